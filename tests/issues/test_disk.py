@@ -92,7 +92,7 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path, path: Path) -> None:
         with pytest.raises(FileError):
             Tensor(bad)
     path.write_bytes(b"12345")
-    with pytest.raises(ShapeError, match="no whole number of int32"):
+    with pytest.raises(ShapeError, match="not a whole number of int32"):
         Tensor(path, dtype="int32")
 
 

@@ -125,7 +125,7 @@ def test_an_offset_that_is_not_aligned(tmp_path: Path) -> None:
     place = contents.index(b"blk.0.attn_q.weight") + len("blk.0.attn_q.weight") + 4 + 2 * 8 + 4
     struct.pack_into("<Q", contents, place, struct.unpack_from("<Q", contents, place)[0] + 4)
     path.write_bytes(contents)
-    with pytest.raises(FileFormatError, match="no multiple of 32"):
+    with pytest.raises(FileFormatError, match="not a multiple of 32"):
         load_model(path)
 
 

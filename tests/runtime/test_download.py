@@ -110,7 +110,7 @@ def test_gunzip(server: str) -> None:
 def test_the_further_arguments_are_those_of_a_tensor(server: str) -> None:
     found = Tensor.from_url(f"{server}/words", dtype="int32", device="PYTHON")
     assert (found.device, found.tolist()) == ("PYTHON", [0, 1, 2, 3, 4, 5])
-    with pytest.raises(ShapeError, match="5 bytes are no whole number of int32"):
+    with pytest.raises(ShapeError, match="5 bytes are not a whole number of int32"):
         Tensor.from_url(f"{server}/odd", dtype="int32")
 
 

@@ -66,7 +66,7 @@ class Options:
         affects=TARGET,
     )
     CACHE_MEGABYTES = _option(
-        2048, "The maximum size of the disk cache; the least recently used entries are removed first. 0 is no limit."
+        2048, "The maximum size of the disk cache; the least recently used entries are removed first. 0: no limit."
     )
     CPU_COMPILER = _option(
         "llvm",
@@ -136,7 +136,7 @@ class Options:
     )
     PLAN_CACHE = _option(
         256,
-        "Maximum schedules in a process's cache, with eight kernels each; the oldest are removed first. 0 is no limit.",
+        "Maximum schedules in a process's cache, with eight kernels each; the oldest are removed first. 0: no limit.",
     )
     PROFILE = _option(
         0,

@@ -152,7 +152,7 @@ def computed_values(repro: Repro, device: str) -> list[Array]:
 
 
 class UnwrittenGuard:
-    """Fills new outputs with bytes that are no result (four of them are a NaN) before a run: what a kernel leaves
+    """Fills new outputs with bytes that are not a result (four of them are a NaN) before a run: what a kernel leaves
     unwritten is seen every time, and not only where the memory held something else before."""
 
     BYTE = b"\xff"

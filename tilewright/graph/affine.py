@@ -16,7 +16,7 @@ TERM_LIMIT = 32
 
 _LINEAR = frozenset({Ops.ADD, Ops.SUB, Ops.NEG, Ops.MUL, Ops.SHL})
 OrderKey = tuple[tuple[int, ...], bytes]
-OUTLINE_BYTES = 4  # of a digest that sizes and strides are no part of
+OUTLINE_BYTES = 4  # of a digest without sizes and strides
 
 
 class Affine(NamedTuple):
@@ -235,7 +235,7 @@ def order_key(node: UOp) -> OrderKey:
 
 def digest(node: UOp) -> bytes:
     """Eight bytes that depend on what the node computes and on nothing else. The number of a parameter or
-    of a check is no part of it: the same step on other memory comes out in the same order."""
+    of a check is not part of it: the same step on other memory comes out in the same order."""
     return _digests(node)[OUTLINE_BYTES:]
 
 

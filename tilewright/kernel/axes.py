@@ -88,7 +88,7 @@ class KernelView:
     axes: tuple[UOp, ...]
     reduces: tuple[UOp, ...]
     index_nodes: tuple[UOp, ...]  # every INDEX, of buffers and of placeholders
-    accesses: tuple[UOp, ...]  # the INDEX nodes of buffers: a placeholder is no memory traffic
+    accesses: tuple[UOp, ...]  # the INDEX nodes of buffers: a placeholder is not memory traffic
     stores: tuple[UOp, ...]  # the accesses that are written
     # The kernels that the heuristic made while it chose opts, by the kernel and the opt: they are not made again.
     trail: dict[tuple[UOp, Opt], UOp] = field(default_factory=dict, compare=False, repr=False)

@@ -1,6 +1,6 @@
 """Tokens by scores, as SentencePiece merges them (Llama 1 and 2, Gemma, stories260K). In: the pieces of a vocabulary
 with their scores. Out: a function from text to tokens. Of all neighbours whose concatenation is a piece, those with the
-highest score are merged first, the leftmost of equals; a character that is no piece becomes its bytes.
+highest score are merged first, the leftmost of equals; a character that is not a piece becomes its bytes.
 
 The library `tokenizers` wants a list of merges, which these files do not have. To find the 500 thousand merges of Gemma
 takes seconds and 300 MB at every start, and orders the splits of one piece, which SentencePiece does not."""

@@ -63,7 +63,7 @@ class ChatTemplate:
 
 def check_message(message: Message) -> dict[str, Any]:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-        raise TemplateError("chat template", f"{message!r} is no message", "give records with a role and a content")
+        raise TemplateError("chat template", f"{message!r} is not a message", "give records with a role and a content")
     return dict(message) if "content" in message else {**message, "content": ""}
 
 
@@ -103,7 +103,7 @@ def load_template(source: Mapping[str, Any] | str | Path, tokenizer: Tokenizer) 
 def _text_of_facts(facts: Mapping[str, Any]) -> str:
     found = facts.get("tokenizer.chat_template", "")
     if not isinstance(found, str):
-        raise TemplateError("chat template", "what the file has for it is no text", _REMEDY)
+        raise TemplateError("chat template", "the file's chat template is not a string", _REMEDY)
     return found
 
 

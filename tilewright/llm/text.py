@@ -88,7 +88,8 @@ def check_stop_strings(stop: Iterable[str]) -> tuple[str, ...]:
     """The stop strings as a tuple; a lone string is one of them."""
     strings = (stop,) if isinstance(stop, str) else tuple(stop)
     if any(not isinstance(string, str) or not string for string in strings):
-        raise ConfigError("stop strings", f"{strings!r} holds what is no text, or an empty one", "leave it out")
+        message = f"{strings!r} has an entry that is empty or not a string"
+        raise ConfigError("stop strings", message, "leave that entry out")
     if len(strings) > MAX_STOP_STRINGS:
         raise ConfigError("stop strings", f"{len(strings)} of them", f"give at most {MAX_STOP_STRINGS}")
     return strings

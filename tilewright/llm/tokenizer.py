@@ -152,7 +152,7 @@ class _Cutter:
 
 
 def well_formed(text: str) -> str:
-    """The text with U+FFFD for each lone surrogate, which is no character and has no UTF-8."""
+    """The text with U+FFFD for each lone surrogate, which is not a character and has no UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -136,7 +136,7 @@ def tokenizer_of_folder(folder: Path) -> Tokenizer:
         made = library.Tokenizer.from_str(text)
         described = json.loads(text)
     except Exception as error:  # the library raises no narrower class
-        raise FileFormatError("tokenizer", f"{str(path)!r} is no tokenizer: {error}", "fetch it again") from error
+        raise FileFormatError("tokenizer", f"{str(path)!r} is not a tokenizer: {error}", "fetch it again") from error
     return _LibraryTokenizer(made, described, read_json(folder, "tokenizer_config.json"), _ends_of(folder))
 
 

@@ -70,7 +70,7 @@ MIN_ROW_PER_PADDING = 64
 MAX_KERNEL_NODES = 512
 NODES_OF_REDUCTION = 16  # a reduction counts as this many
 MIN_REPEATED = 16
-# Ops that are no elementwise store to memory of their own.
+# Ops that are not elementwise store to memory of their own.
 SEPARATE = frozenset({Ops.ASSIGN, Ops.COPY, Ops.CUSTOM_KERNEL})
 
 
@@ -242,7 +242,7 @@ class _Decisions:
             return self._accept_rows(node, use)
         count = math.prod(size_of(row) for row in ranges_of(use.element))
         # Rows that are padded to a vector's length ask for a little more than there is. A mask that cuts elements away
-        # is no padding: the sum is stored.
+        # is not padding: the sum is stored.
         is_padded = elements < count <= elements + elements // MIN_ROW_PER_PADDING
         if count > elements if use.element.valid is TRUE else not is_padded:
             return self._refuse("the kernel that uses it asks for its elements more than once")

@@ -249,7 +249,7 @@ class Sharder:
         return Sharded(tuple(parts), Layout(axis, sizes), devices)
 
     def _assign(self, node: UOp) -> Sharded:
-        """In place on every part. Where the view is no view of the parts, it is written to a gathered copy, and each
+        """In place on every part. Where the view is not a view of the parts, it is written to a gathered copy, and each
         part is then assigned its slice."""
         target, view, value = node.src
         sharded, devices = self._sharded(target), self._devices(node)

@@ -1,5 +1,5 @@
 """Copies that the card's copy engine can make. In: a store to local memory of elements that are loaded and not changed.
-Out: a `Box`: the tensor map of the memory and where in it the tile begins, or None where the tile is no box.
+Out: a `Box`: the tensor map of the memory and where in it the tile begins, or None where the tile is not a box.
 
 All threads together copy the tile, each its part. Which element goes where is worked out here for each thread: what
 their parts are does not matter, as long as together they are `rows` lines of each of `parts` columns of lines."""

@@ -57,7 +57,7 @@ class DiskDriver(HostDriver):
         try:
             facts = os.fstat(handle)
             if not stat.S_ISREG(facts.st_mode):
-                raise FileError("DISK", f"{self._path!r} is no plain file", "give the path of a plain file")
+                raise FileError("DISK", f"{self._path!r} is not a plain file", "give the path of a plain file")
             if nbytes is None:
                 return mmap.mmap(handle, 0, access=mmap.ACCESS_READ)
             if facts.st_size < nbytes:

@@ -38,7 +38,7 @@ WORD_BITS = 32
 ENTRY = "main"
 # WGSL has one level for all of & ^ |, and wants brackets between them.
 _LEVELS = {**LEVELS, "^": BIT_OR}
-# Bools have no arithmetic; & and | on them, unlike && and ||, are no branches.
+# Bools have no arithmetic; & and | on them, unlike && and ||, are not branches.
 _BOOL_SYMBOLS = {Ops.ADD: "|", Ops.MAX: "|", Ops.OR: "|", Ops.MUL: "&", Ops.MIN: "&", Ops.AND: "&"}
 _BOOL_SYMBOLS |= {Ops.SUB: "!=", Ops.XOR: "!=", Ops.CMPNE: "!=", Ops.CMPEQ: "=="}
 # Results that stay in the range of a narrow integer when the operands are in it.

@@ -83,7 +83,7 @@ class Language:
         dtypes.uint64: "ull",
         dtypes.float32: "f",
     }
-    # In front of a pointer, by what it points into; and in front of a function that is no kernel.
+    # In front of a pointer, by what it points into; and in front of a function that is not a kernel.
     spaces: ClassVar[dict[AddrSpace, str]] = {AddrSpace.GLOBAL: "", AddrSpace.LOCAL: "", AddrSpace.REG: ""}
     helper_qualifier: ClassVar[str] = "static inline"
     restrict: str = ""

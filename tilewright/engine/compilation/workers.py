@@ -54,7 +54,7 @@ class Workers:
             return heapq.heappop(self._waiting)[1:] if self._waiting else None
 
     def _work(self, failure: type[BaseException] = Exception) -> None:
-        """Runs calls until none is left. An interrupt of the caller is no failure of the call that it ends: it is
+        """Runs calls until none is left. An interrupt of the caller is not a failure of the call that it ends: it is
         raised at once."""
         while (taken := self._next()) is not None:
             number, call = taken

@@ -53,8 +53,8 @@ R = TypeVar("R")
 # time: to observe what a function reads takes as long as to trace it.
 MIN_FAILURES_TO_WAIT = 4
 MAX_WAIT = 256
-# Calls in a row that were no replays, after which the user is told, once per function: where a call cannot be replayed;
-# where two calls differ, or something has changed since; where no two calls have like arguments.
+# Calls in a row that were not replays, after which the user is told, once per function: where a call cannot be
+# replayed; where two calls differ, or something has changed since; where no two calls have like arguments.
 WARN_AFTER_FAILURES, WARN_AFTER_CHANGES, WARN_AFTER_ARGUMENTS = 3, 6, 32
 # Signatures that are kept; the oldest goes first. A function that is given new objects each time makes one per call.
 MAX_ENTRIES = 256
@@ -75,7 +75,7 @@ class Entry:
     failures: int = 0  # records in a row that could not be replayed
     failure: str = ""  # why the last of them could not
     wait: int = 0  # calls until the next comparison
-    traced: int = 0  # calls in a row that were no replays
+    traced: int = 0  # calls in a row that were not replays
 
 
 class Jit(GuardedByFunction, Generic[P, R]):
@@ -260,7 +260,7 @@ class Jit(GuardedByFunction, Generic[P, R]):
         self._fast_paths = ()
 
     def _note(self, entry: Entry, reason: str, warn_after: int) -> None:
-        """Keeps the reason why a call was no replay. A function that is traced time after time says so, once."""
+        """Keeps the reason why a call was not a replay. A function that is traced time after time says so, once."""
         self._set_reason(reason or "the call was traced to record it")
         entry.traced += 1
         self._traced_in_a_row += 1

@@ -74,7 +74,7 @@ CONSTANT_TYPES = (
 CONSTANT_MODULES = _words("""
     _thread datetime decimal fractions pathlib uuid re typing zoneinfo _abc ml_dtypes _operator operator ipaddress
 """)
-# Parts of the package whose objects are immutable, or are no state of a function.
+# Parts of the package whose objects are immutable, or are not state of a function.
 CONSTANT_PARTS = ("tilewright.base", "tilewright.graph", "tilewright.runtime", "tilewright.engine")
 # Native types that a class may be derived from without hiding anything.
 OPEN_TYPES = (
@@ -103,8 +103,8 @@ def is_python_class(kind: type) -> bool:
 
 
 def nature_of(value: Any) -> str:
-    """How the state of an object that is no container is seen: 'constant' has none, 'hidden' shows none, 'object' has
-    attributes; the others are named after what they are."""
+    """How the state of an object that is not a container is seen: 'constant' has none, 'hidden' shows none, 'object'
+    has attributes; the others are named after what they are."""
     kind = type(value)
     if isinstance(value, property | staticmethod | classmethod | functools.cached_property):
         return "descriptor"

@@ -52,7 +52,7 @@ class MarkedArguments:
         self.open = frozenset(each.name for each in self.marked if each.is_open)
 
     def bind_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound | None:
-        """As `arguments.bind_call` of the call with the marked ints bound: those are no part of the structure, which a
+        """As `arguments.bind_call` of the call with the marked ints bound: those are not part of the structure, which a
         replay would have to compare, but of the signature and of the values."""
         chosen: list[UOp] = []
         values: dict[str, int] = {}

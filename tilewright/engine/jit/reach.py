@@ -73,7 +73,7 @@ class Reach:
         self, holder_type: type, observed: Observation | None = None, made: frozenset[int] = frozenset()
     ) -> None:
         self.guards = Guards()
-        self.made = made  # the ids of tensors that the call has made: what it leaves behind is no state
+        self.made = made  # the ids of tensors that the call has made: what it leaves behind is not state
         self.holder_type = holder_type
         self.observed = observed
         self.is_complete = True

@@ -33,8 +33,8 @@ def leaves_of(node: UOp) -> list[UOp]:
 
 
 def is_read_by_others(written: set[Buffer], owners: list[Any], known: Iterable[int]) -> bool:
-    """Whether a tensor that is no owner, nor among `known` (ids), can still read what is overwritten: all live tensors
-    are searched."""
+    """Whether a tensor that is not an owner, nor among `known` (ids), can still read what is overwritten: all live
+    tensors are searched."""
     ours = {id(owner) for owner in owners}.union(known)
     for holder in live.holders():
         if id(holder) in ours:

@@ -79,7 +79,7 @@ class Record:
         if not is_alike or not all(map(_launch_the_same, self.executions, other.executions)):
             return "it launched something else than at the last call"
         if self.result != other.result:
-            return "a part of its result that is no tensor differs from that of the last call"
+            return "a part of its result that is not a tensor differs from that of the last call"
         if _without_lines(self.outputs) != _without_lines(other.outputs):
             return "its results lie elsewhere than those of the last call"
         if any(other.stored.get(identity) != results for identity, results in self.stored.items()):
@@ -87,7 +87,7 @@ class Record:
         return ""
 
     def state(self) -> set[Buffer]:
-        """Memory that was there before the call and is no argument."""
+        """Memory that was there before the call and is not an argument."""
         roles = [role for slots in self.roles for role in slots] + [result.role for result in self.outputs]
         return {role.first for role in roles if role.kind == "state"}
 
@@ -170,7 +170,7 @@ class Tracer:
                 host_access.listener, host_access.made = None, None
                 size_access.listener, size_access.given, size_access.open = None, frozenset(), frozenset()
         if leaves_in((args, kwargs)) != given:
-            record.spoil("it changes an argument that is no tensor, which a replay would not do")
+            record.spoil("it changes an argument that is not a tensor, which a replay would not do")
         for number, leaf in enumerate(leaves):
             results = self._results(leaf)
             record.outputs += results
@@ -299,7 +299,7 @@ def _gradient_of_argument(number: int) -> Callable[[Sequence[Any], Any], None]:
 
 
 def _check_result(structure: Any) -> None:
-    """Refuses what runs only later, such as a generator: what it computes is no part of the call."""
+    """Refuses what runs only later, such as a generator: what it computes is not part of the call."""
     if isinstance(structure, tuple) and structure and structure[0] is OBJECT:
         value = structure[1].value
         if isinstance(value, Iterator) or hasattr(value, "__await__"):

@@ -34,7 +34,7 @@ def parts_of_one_binding(nodes: Sequence[UOp]) -> list[UOp]:
 
 
 def _values_of(node: UOp) -> tuple[UOp, ...]:
-    """The sources of a node that may be computed by themselves. The view that an update stores to is no value."""
+    """The sources of a node that may be computed by themselves. The view that an update stores to is not a value."""
     return (node.src[0], node.src[2]) if node.op is Ops.ASSIGN else node.src
 
 

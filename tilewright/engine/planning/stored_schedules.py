@@ -1,6 +1,6 @@
 """Schedules that an earlier process made. In: a graph over PARAMs, as `BoundGraph` holds it. Out: its `Schedule` and
 the stored kernel of each item, without fusing, splitting or ordering anything again. The key holds the structure of the
-graph and all that the stages from there to a binary read; the user's lines are no part of it."""
+graph and all that the stages from there to a binary read; the user's lines are not part of it."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def _cast(node: UOp, upstream: UOp) -> Gradients:
 def _bitcast(node: UOp, _upstream: UOp) -> Gradients:
     source = node.src[0]
     if node.dtype.is_float and source.dtype.is_float:
-        message = f"BITCAST from {source.dtype.name} to {node.dtype.name} has no gradient: bits are no quantity"
+        message = f"BITCAST from {source.dtype.name} to {node.dtype.name} has no gradient: it reinterprets bits"
         remedy = "use cast() to keep the values, or detach() the tensor before the bitcast"
         raise UnsupportedError("gradient", message, remedy, location=node.line)
     return (None,)

@@ -178,7 +178,7 @@ def is_injective(position: UOp, axes: Iterable[UOp]) -> bool:
 def digit_of(position: UOp, axis: UOp) -> tuple[int, int] | None:
     """(step, over) where the axis is a mixed-radix digit of the position: `position % over // step`, for all values of
     the other loops. over is 0 where it is the highest digit; a negative step counts from the other end. None where it
-    is no digit, or that is not proved."""
+    is not a digit, or that is not proved."""
     return digit_of_form(affine(position), axis)
 
 

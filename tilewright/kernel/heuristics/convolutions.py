@@ -1,5 +1,5 @@
 """Opts for convolutions. In: a kernel for a target without work-groups. Out: opts that vectorise it over channels, or
-None where it is no convolution, or vectors along rows of pixels are better.
+None where it is not a convolution, or vectors along rows of pixels are better.
 
 A convolution is a product one factor of which, the image, is read in overlapping windows. The vector axis is one that
 only the other factor depends on, which is packed so that this axis has stride 1. The image is read as scalars, each

@@ -51,7 +51,7 @@ class OptBuilder:
             self.apply(OptOps.UPCAST, axis, amount)
 
     def pad(self, axis: UOp, multiple: int) -> UOp:
-        """The axis, padded where its size is no multiple. Its size is a constant: no other loop is vectorised."""
+        """The axis, padded where its size is not a multiple. Its size is a constant: no other loop is vectorised."""
         if size_of(axis) % multiple:
             self.apply(OptOps.PADTO, axis, multiple)
             return make_range(-(-size_of(axis) // multiple) * multiple, axis.arg.id, axis.arg.kind)

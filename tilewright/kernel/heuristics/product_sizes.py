@@ -22,7 +22,7 @@ ROW_COST = 0.3
 VECTOR_COST = 0.5
 # The cost of packing rows, where the last tile is masked.
 PACKED_ROWS_COST = 0.3
-# The cost of copying a vector of rows, and of one whose length is no power of two: it is copied in parts.
+# The cost of copying a vector of rows, and of one whose length is not a power of two: it is copied in parts.
 COPY_COST = 0.5
 PARTS_COPY_COST = 1.0
 # The cost of packing a vector of columns, in multiplications of it by a row; and the fewest rows that repay it.

@@ -26,7 +26,7 @@ MAX_STREAMS = 8
 MIN_ROWS = 64
 # The fraction of an L1 for spilled accumulators: the rows pass through it as well.
 SPILL_SHARE = 2
-# A row that is no whole number of half vectors is padded to a multiple of this many tiles.
+# A row that is not a whole number of half vectors is padded to a multiple of this many tiles.
 PADDED_TILES = 4
 # A square tile with a shorter side leaves most of each vector unused.
 MIN_SIDE = 4

@@ -66,7 +66,7 @@ def choose_group_opts(view: KernelView) -> tuple[Opt, ...]:
 
 
 def choose_tensor_core(view: KernelView, narrow: NarrowProduct | None = None) -> Opt | None:
-    """The core with the least estimated time; None where the kernel is no contraction that a core takes, or one so
+    """The core with the least estimated time; None where the kernel is not a contraction that a core takes, or one so
     small that tiles would be mostly empty, or one of so few rows that a tile of registers takes less time."""
     best: tuple[float, Opt] | None = None
     for axis, name in TRANSFORMS[OptOps.TC].candidates(view):

@@ -7,7 +7,7 @@ kernel with every update that is provably a reduction as a REDUCE, and without t
     after:  out[i] = REDUCE(x[k], k)
 
 The accumulator may be a placeholder or an output. An initial value other than the identity is combined after the
-reduction. An update that is no reduction (acc*x + c) stays as it is, and transforms refuse to split its loop."""
+reduction. An update that is not a reduction (acc*x + c) stays as it is, and transforms refuse to split its loop."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def reduce_updates(sink: UOp) -> UOp:
 
 
 def reduced_effect(end: UOp, written_in: dict[UOp, frozenset[UOp]]) -> UOp | None:
-    """One update, or a group of them, as stores of reductions; None where one of them is no reduction."""
+    """One update, or a group of them, as stores of reductions; None where one of them is not a reduction."""
     effect, ranges = end.src[0], end.src[1:]
     stores = effect.src if effect.op is Ops.GROUP else (effect,)
     memories = {memory_of(store.src[0]) for store in stores if store.op is Ops.STORE}

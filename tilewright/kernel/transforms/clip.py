@@ -108,8 +108,8 @@ def _is_used_alone(view: KernelView, axis: UOp, total: UOp) -> bool:
 
 
 def bound_of(part: UOp, axis: UOp, total: UOp) -> Bound | None:
-    """The bound that a conjunct puts on the axis; None where it is no bound, or differs between elements of a tile or
-    threads of a work-group, which run a loop together."""
+    """The bound that a conjunct puts on the axis; None where it is not a bound, or differs between elements of a tile
+    or threads of a work-group, which run a loop together."""
     negated = False
     while part.op is Ops.XOR and part.src[1].is_const:
         negated ^= bool(part.src[1].arg)

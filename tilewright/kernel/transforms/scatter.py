@@ -70,7 +70,7 @@ def match_terms(store: UOp, axis: UOp) -> Terms | str:
     written = last_written(stored)
     value, own = reduction_and_own(stored) if written is None else (written.number, written.own)
     if value.op is not Ops.REDUCE:
-        return "what is stored is no reduction"
+        return "what is stored is not a reduction"
     if len(access.src) != 2 or not stride(access, axis):
         return "a store does not depend on axis {axis}"
     if _reads_back(store):
@@ -219,7 +219,7 @@ def scattered(terms: Terms, axis: UOp, part: UOp, fresh: int, skips_loads: bool)
         if terms.op is Ops.ADD and memory.dtype.is_float:
             identity = const(memory.dtype, -0.0)  # 0.0 would take the sign of an output of -0.0
     filled = UOp(Ops.END, dtypes.void, (UOp(Ops.STORE, dtypes.void, (first, begun)), inner))
-    # Every store has loops of its own, which are no reduce axes.
+    # Every store has loops of its own, which are not reduce axes.
     loops = {
         loop: UOp(Ops.RANGE, loop.dtype, loop.src, Axis((fresh + 1 + number,), AxisType.LOOP))
         for number, loop in enumerate(terms.axes)

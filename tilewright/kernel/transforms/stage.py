@@ -55,7 +55,7 @@ _BEFORE_COPY = -1
 
 def operands(view: KernelView) -> list[UOp]:
     """The loaded accesses, without those of copies into placeholders. A store that accumulates into a placeholder, and
-    so loads it, is no copy."""
+    so loads it, is not a copy."""
     copied: set[UOp] = set()
     for store in view.nodes:
         if store.op is Ops.STORE and memory_of(store.src[0]).op is Ops.DEFINE_LOCAL:

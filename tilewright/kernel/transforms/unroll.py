@@ -17,12 +17,12 @@ from tilewright.kernel.transforms.common import SPLITTABLE, Transform, check_amo
 
 
 def check_is_reduced(view: KernelView, axis: UOp, name: str) -> str | None:
-    """Whether a reduction closes the axis; the loop of an update that is no reduction is a REDUCE axis too."""
+    """Whether a reduction closes the axis; the loop of an update that is not a reduction is a REDUCE axis too."""
     position = view.axes.index(axis)
     if axis in view.reduce_axes:
         return None
     if axis.arg.kind is AxisType.REDUCE:
-        return f"{name} needs a reduction, the update in axis {position} is no provable one"
+        return f"{name} needs a reduction, the update in axis {position} is not proved to be one"
     return f"{name} needs a reduce axis, axis {position} is {axis.arg.kind.name}"
 
 

@@ -63,7 +63,7 @@ def check_types(file: GgufFile) -> None:
     alignment = file.facts.get("general.alignment", DEFAULT_ALIGNMENT)
     for each in file.tensors:
         if each.start % alignment:
-            reason = f"{each.name!r} begins at byte {each.start}, which is no multiple of {alignment}"
+            reason = f"{each.name!r} begins at byte {each.start}, which is not a multiple of {alignment}"
             raise damaged("load_model", file.path, reason)
         if each.kind.name not in TYPES:
             message = f"{file.path!r}: {each.name!r} has the type {each.kind.name}, which cannot be decoded"

@@ -132,7 +132,7 @@ def map_names(
                 held[_TOP[short]] = tensor
             continue
         layer, inner = int(found[1]), found[2]
-        if layer >= layer_count:  # layers that predict further tokens are no part of the decoder
+        if layer >= layer_count:  # layers that predict further tokens are not part of the decoder
             continue
         expert = _EXPERT.fullmatch(inner)
         if expert is not None and expert[2] in _EXPERT_PARTS:

@@ -110,7 +110,7 @@ def parse_json(body: bytes) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number in JSON")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def parse_request(body: Mapping[str, Any], *, chat: bool) -> CompletionRequest:
@@ -268,7 +268,7 @@ def _object(body: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _encodable(text: str, where: str) -> str:
-    """JSON can spell half of a surrogate pair, which is no character and has no UTF-8."""
+    """JSON can spell half of a surrogate pair, which is not a character and has no UTF-8."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -100,7 +100,7 @@ class Server(uvicorn.Server):
         self.tell = tell
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Not kept for later, as uvicorn does to raise the signal again: a stop that was asked for is no failure."""
+        """Not kept for later, as uvicorn does to raise the signal again: a stop that was asked for is not a failure."""
         del sig, frame
         self.force_exit = self.should_exit
         self.should_exit = True

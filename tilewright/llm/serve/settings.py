@@ -42,7 +42,9 @@ class Settings:
             raise ConfigError("serve", "the API key cannot be sent in a header", "use printable ASCII without spaces")
         for origin in self.allowed_origins:
             if not origin.startswith(("http://", "https://")) or origin.endswith("/"):
-                raise ConfigError("serve", f"{origin!r} is no origin", "write it as https://name or https://name:port")
+                raise ConfigError(
+                    "serve", f"{origin!r} is not an origin", "write it as https://name or https://name:port"
+                )
 
     @property
     def is_loopback(self) -> bool:

@@ -129,7 +129,7 @@ def from_bytes(data: Any, dtype: DType | None) -> HostData:
     if view.format in ("B", "b", "c") and view.ndim == 1:
         wanted = dtypes.uint8 if dtype is None else dtype
         if view.nbytes % wanted.itemsize:
-            message = f"{view.nbytes} bytes are no whole number of {wanted.name}, which has {wanted.itemsize} bytes"
+            message = f"{view.nbytes} bytes are not a whole number of {wanted.name}, which has {wanted.itemsize} bytes"
             raise ShapeError("Tensor", message, "cut or pad the bytes, or give another dtype")
         return HostData(view, wanted, (view.nbytes // wanted.itemsize,), True, _can_change(view))
     # "l" and "L" have the width of the platform.

@@ -30,7 +30,7 @@ def map_file(path: str | bytes, dtype: DType | None) -> tuple[UOp, str]:
         return build.const(wanted, 0, (0,)), device
     memory = open_driver(device).map_file(None)
     if memory.nbytes % wanted.itemsize:
-        message = f"{memory.nbytes} bytes of {path!r} are no whole number of {wanted.name}"
+        message = f"{memory.nbytes} bytes of {path!r} are not a whole number of {wanted.name}"
         raise ShapeError("Tensor", message, "give another dtype, or take a slice of the bytes and bitcast it")
     node = buffer_node(Buffer(device, wanted, memory.nbytes // wanted.itemsize, memory))
     protect_borrowed(node)

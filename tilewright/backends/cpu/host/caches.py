@@ -62,7 +62,7 @@ def is_possible(name: str, number: int) -> bool:
 
 
 def number_in(text: str) -> int:
-    """`36608K` as a number of bytes; 0 where the text is no number."""
+    """`36608K` as a number of bytes; 0 where the text is not a number."""
     text = text.strip()
     scale = _SUFFIXES.get(text[-1:].upper(), 1)
     digits = text[:-1] if scale > 1 else text
@@ -76,7 +76,7 @@ def parse_facts(text: str) -> dict[str, int]:
         name, _, value = part.partition("=")
         reason = None
         if name not in NAMES:
-            reason = f"{name!r} is no fact of the machine"
+            reason = f"{name!r} is not a fact of the machine"
         elif not is_possible(name, number_in(value)):
             reason = f"{part!r} gives {name} no {'power of two' if name in _POWERS else 'positive number'}"
         if reason is not None:

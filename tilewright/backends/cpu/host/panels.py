@@ -16,7 +16,7 @@ from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import out_of_memory
 
-# Between the panels, and before the first. Compiled code has it too, so it is no fact of the machine at hand.
+# Between the panels, and before the first. Compiled code has it too, so it does not depend on the machine at hand.
 SLOT_BYTES = 64
 # The limit on placeholders on a thread's stack, which has 512 KiB on some systems.
 STACK_BYTES = 256 * 1024

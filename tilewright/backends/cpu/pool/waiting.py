@@ -199,7 +199,7 @@ def text(instruction_set: str, system: str) -> str:
 
 
 def words(instruction_set: str, system: str) -> dict[str, str]:
-    """What stands for the words in capitals that are no addresses of the pool's state."""
+    """What stands for the words in capitals that are not addresses of the pool's state."""
     declaration, pause = {
         "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
         # `isb` waits some ten nanoseconds, as the x86 instruction does; ARM's own `yield` is over at once.

@@ -33,7 +33,7 @@ class Words(NamedTuple):
 
 def find_stride(memory: Addresses, index: UOp, lanes: UOp) -> int | None:
     """How far apart the lanes of a load lie; None where that is not constant, where masks decide what is read, or where
-    the lanes are no power of two, as a transposition wants them."""
+    the number of lanes is not a power of two, which a transposition needs."""
     split, count = memory.constant_position(index), axis_size(lanes)
     if split is None or len(index.src) > 2 or count & (count - 1):
         return None
