@@ -131,7 +131,9 @@ def test_float32(name: str, contracted: bool) -> None:
     assert error <= LIMITS[name][contracted], argument
 
 
-@pytest.mark.skipif(not EXTENDED, reason="NumPy has no float wider than float64 on this machine to judge float64 by")
+@pytest.mark.skipif(
+    not EXTENDED, reason="NumPy has no float wider than float64 on this machine to compare float64 with"
+)
 @pytest.mark.parametrize("contracted", [False, True], ids=["plain", "contracted"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_float64(name: str, contracted: bool) -> None:

@@ -1,5 +1,5 @@
 """The parts of an investigation, each by itself: what a step changes, how graphs and programs are made smaller, how
-outputs are judged, what an observation moves to the front, what is known of a failure."""
+outputs are checked, what an observation moves to the front, what is known of a failure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tilewright.debug.investigate.report import program_test, repro_test
 from tilewright.debug.investigate.scenarios import order_by_observations
 from tilewright.debug.investigate.steps import examine
 from tilewright.debug.investigate.switches import SWITCHES
-from tilewright.debug.investigate.target import compare_output, judge, make_target
+from tilewright.debug.investigate.target import compare_output, failure_of, make_target
 from tilewright.debug.memory import SessionStore, known_like, signature_of
 from tilewright.debug.replay import contents_of, expected_values, steady_values
 from tilewright.engine.compilation.difference import find_difference
@@ -106,7 +106,7 @@ def test_elements_that_depend_on_the_order_of_a_sum_are_not_judged(tmp_path: Pat
     assert [mask.tolist() for mask in steady_values(repro, expected_values(repro))] == [[False, False, False, True]]
     assert replay(repro).agrees
     right = terms.sum(1)
-    assert find_difference(right + 1, right, dtypes.float32, judged=np.array([False, False, False, True])).position == 3  # type: ignore[union-attr]
+    assert find_difference(right + 1, right, dtypes.float32, mask=np.array([False, False, False, True])).position == 3  # type: ignore[union-attr]
 
 
 def test_a_graph_is_reduced(tmp_path: Path) -> None:
@@ -175,11 +175,11 @@ def test_outputs_are_judged() -> None:
     assert "0.2 instead of 0.1" in compare_output("loss 0.2", "loss 0.1")
     assert compare_output("a", "b") == "the output is another text"
     assert compare_output("nan inf", "nan inf") == ""
-    assert judge(ended(output="1.0"), ended(output="1.0")).kind == ""
-    assert judge(ended(output="1.0"), ended(output="2.0")).kind == "other output"
-    assert judge(ended(output="1.0"), ended(1)).kind == ""
-    assert judge(ended(1, errors="Traceback\nValueError: no\n"), None).kind == "ValueError"
-    assert judge(ended(-11, ending="crash"), None).text == "crashed with SIGSEGV"
+    assert failure_of(ended(output="1.0"), ended(output="1.0")).kind == ""
+    assert failure_of(ended(output="1.0"), ended(output="2.0")).kind == "other output"
+    assert failure_of(ended(output="1.0"), ended(1)).kind == ""
+    assert failure_of(ended(1, errors="Traceback\nValueError: no\n"), None).kind == "ValueError"
+    assert failure_of(ended(-11, ending="crash"), None).text == "crashed with SIGSEGV"
 
 
 def test_a_test_that_passes_prints_the_same_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +195,7 @@ def test_a_test_that_passes_prints_the_same_twice(tmp_path: Path, monkeypatch: p
     second = subprocess.run([*command[:-1], f"{test}::test_it[b-c]"], capture_output=True, text=True, cwd=tmp_path)
     outcomes = [ended(run.returncode, run.stdout, run.stderr) for run in (first, second)]
     assert [outcome.is_success for outcome in outcomes] == [True, True]
-    assert judge(*outcomes).kind == ""
+    assert failure_of(*outcomes).kind == ""
 
 
 def test_a_regression_test_of_a_script_with_arguments_and_modules(tmp_path: Path) -> None:

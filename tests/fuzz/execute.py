@@ -1,4 +1,4 @@
-"""Running a case and judging it. In: a `Case`. Out: None where every device gives right values, else a `Failure`.
+"""Running a case and checking it. In: a `Case`. Out: None where every device gives right values, else a `Failure`.
 
 Each device gets buffers of its own (updates are in place), the same graph over them, and the verification of every
 pass. What is right is said by `error_bounds`."""

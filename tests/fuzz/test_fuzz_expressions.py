@@ -48,7 +48,7 @@ def test_a_seed_gives_one_case_and_its_text_parses_back() -> None:
         assert parse(show(case.sink)) is case.sink
 
 
-# ---------------------------------------------------------------- the judge itself
+# ---------------------------------------------------------------- the comparison itself
 
 
 def _leaf(values: list[float], dtype=dtypes.float32, slot: int = 0) -> tuple[UOp, np.ndarray]:

@@ -19,7 +19,7 @@ from tilewright.base.dtype import to_dtype
 from tilewright.graph.interpreter.numpy_math import numpy_dtype
 
 FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3", "float8_e5m2")
-# Products and sums of several values are judged in floats that hold them; float8 is for storage.
+# Products and sums of several values are compared in floats that hold them; float8 is for storage.
 WIDE_FLOATS = FLOATS[:4]
 SIGNED = ("int8", "int16", "int32", "int64")
 UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
@@ -91,7 +91,7 @@ class Row:
     label: str = ""
     torch: Any = "call"
     # Given the values instead of comparing them: for random numbers.
-    judge: Callable[..., bool] | None = None
+    check: Callable[..., bool] | None = None
     # The call is given device and dtype instead of tensors.
     creates: bool = False
     seed: int = field(default=0)
@@ -173,7 +173,7 @@ def made(op: str, call: Callable[..., Any], reference: Callable[..., Any], dtype
 
 
 def random_row(
-    op: str, call: Callable[..., Any], judge: Callable[..., bool], dtypes: Sequence[str], **more: Any
+    op: str, call: Callable[..., Any], check: Callable[..., bool], dtypes: Sequence[str], **more: Any
 ) -> Row:
-    """Random numbers, of which a judge says whether they can be right."""
-    return Row(op, call, judge, (), tuple(dtypes), False, torch=None, creates=True, judge=judge, **more)
+    """Random numbers, of which a check says whether they can be right."""
+    return Row(op, call, check, (), tuple(dtypes), False, torch=None, creates=True, check=check, **more)

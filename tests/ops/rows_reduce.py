@@ -22,8 +22,8 @@ def reduced(op, reference, dtypes, result="same", **more):
     torch = more.pop("torch", {})
 
     def row(label, call, ref, name):
-        judge = torch.get(name, "call") if isinstance(torch, dict) else torch
-        return Row(op, call, ref, inputs, dtypes, result=result, label=label, torch=judge, **more)
+        known = torch.get(name, "call") if isinstance(torch, dict) else torch
+        return Row(op, call, ref, inputs, dtypes, result=result, label=label, torch=known, **more)
 
     return [
         row("", lambda x: getattr(x, op)(**options), lambda x: reference(x, None, False), "all"),

@@ -309,20 +309,20 @@ COUNT = 4096
 def spread(low: float, high: float):
     """Uniform numbers: inside, with the right mean, and not all alike."""
 
-    def judge(x: np.ndarray) -> bool:
+    def check(x: np.ndarray) -> bool:
         x = x.astype(np.float64)
         error = 5 * (high - low) / math.sqrt(12 * x.size) + (high - low) / 100
         return x.min() >= low and x.max() <= high and abs(x.mean() - (low + high) / 2) < error and len(np.unique(x)) > 8
 
-    return judge
+    return check
 
 
 def bell(mean: float, std: float):
-    def judge(x: np.ndarray) -> bool:
+    def check(x: np.ndarray) -> bool:
         x = x.astype(np.float64)
         return abs(x.mean() - mean) < 0.1 * std and abs(x.std() - std) < 0.1 * std
 
-    return judge
+    return check
 
 
 def is_permutation(x: np.ndarray) -> bool:

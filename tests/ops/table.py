@@ -55,7 +55,7 @@ def ops_markdown() -> str:
         "# Ops",
         "",
         "Made from the op table, `tests/ops/table.py`, by `make docs`. Names and parameters are those of",
-        "`docs/api/tensor.txt`. A reference in NumPy or SciPy judges values, central differences judge gradients, and",
+        "`docs/api/tensor.txt`. A reference in NumPy or SciPy checks values, central differences check gradients, and",
         "`make test-torch` compares both with torch. The last column names the cases beside that of ordinary inputs.",
         "",
         "| `make test` runs | in |",

@@ -78,7 +78,7 @@ def reference_values(row: Row, arrays: list[np.ndarray]) -> list[Any]:
         return listed(row.reference(*given))
 
 
-# ---------------------------------------------------------------- judging
+# ---------------------------------------------------------------- checking
 
 
 def assert_close(found: np.ndarray, expected: Any, dtype: str, what: str) -> None:
@@ -128,8 +128,8 @@ def check_values(row: Row, setting: Setting) -> None:
     for dtype, outputs, arrays in cases:
         found = values_on(backend, outputs)
         what = f"{row.name} of {dtype} on {backend}"
-        if row.judge is not None:
-            assert row.judge(*found), f"{what}: {found}"
+        if row.check is not None:
+            assert row.check(*found), f"{what}: {found}"
             continue
         expected = reference_values(row, arrays)
         assert len(found) == len(expected), f"{what}: {len(found)} results instead of {len(expected)}"

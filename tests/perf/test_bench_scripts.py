@@ -1,4 +1,4 @@
-"""The scripts of bench/ that write pages and judge memory: their rows, checks and tables, on sizes that are small."""
+"""The scripts of bench/ that write pages and check memory: their rows, checks and tables, on sizes that are small."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ DEVICE = "CPU"
 
 
 class Graph:
-    """Buffers with random contents, and the means to schedule and judge what is built over them."""
+    """Buffers with random contents, and the means to schedule and check what is built over them."""
 
     def __init__(self, seed: int = 0) -> None:
         self.numbers = np.random.default_rng(seed)

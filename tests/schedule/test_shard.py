@@ -141,7 +141,7 @@ def test_a_family(name: str, layout: int | None, count: int) -> None:
 ROWS = {
     row.op: row
     for row in reversed(TABLE)
-    if row.judge is None and not row.creates and "empty" not in row.op and row.op != "svd"
+    if row.check is None and not row.creates and "empty" not in row.op and row.op != "svd"
 }
 
 

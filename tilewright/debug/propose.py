@@ -19,7 +19,7 @@ from tilewright.debug import sessions
 from tilewright.debug.investigate.process import Ended, Processes
 from tilewright.debug.investigate.program_track import RUN_SECONDS, verdict_on
 from tilewright.debug.investigate.switches import REFERENCE, settings_text
-from tilewright.debug.investigate.target import Target, judge, make_target
+from tilewright.debug.investigate.target import Target, failure_of, make_target
 from tilewright.debug.memory import SessionStore
 
 MAX_PROPOSALS = 8
@@ -141,13 +141,13 @@ def try_proposals(store: SessionStore, target: Target, proposals: Sequence[Propo
         return processes.run(plain_command(target), settings, RUN_SECONDS)
 
     reference = run(REFERENCE)
-    failure = judge(run({}), reference)
+    failure = failure_of(run({}), reference)
     if not failure.kind:
         raise ConfigError("propose", "the program is right as it is", "investigate one that fails")
     made = []
     for proposal in wanted:
         ended = run(proposal.settings)
-        found = verdict_on(judge(ended, reference), failure)
+        found = verdict_on(failure_of(ended, reference), failure)
         hypothesis = {
             "name": "proposed",
             "question": proposal.why or "proposed by a language model",

@@ -79,14 +79,14 @@ def replay(repro: Repro, device: str = "", **settings: Any) -> Outcome:
 
 def _compare(repro: Repro, found: Sequence[Array], expected: Sequence[Array]) -> Outcome:
     """The first difference. Where there is one, elements that depend on the order of a sum are told from the others."""
-    judged: Sequence[Array | None] = [None] * len(expected)
+    masks: Sequence[Array | None] = [None] * len(expected)
     for number, (got, want) in enumerate(zip(found, expected, strict=True)):
         dtype = dtype_of(repro, number)
         if find_difference(got, want, dtype) is None:
             continue
-        if judged[number] is None:
-            judged = steady_values(repro, expected)
-        difference = find_difference(got, want, dtype, judged=judged[number])
+        if masks[number] is None:
+            masks = steady_values(repro, expected)
+        difference = find_difference(got, want, dtype, mask=masks[number])
         if difference is not None:
             return Outcome(difference, number)
     return Outcome()

@@ -18,7 +18,7 @@ from tilewright.graph.interpreter.evaluate import cast_array, float_sum
 Array = np.ndarray[Any, Any]
 # What an interpreter says of a graph that it has no rule for.
 CANNOT = (TilewrightError, AssertionError, ValueError, IndexError, TypeError, KeyError, RecursionError)
-# Of what two results may differ in, so that an element near the limit is not judged.
+# Of what two results may differ in, so that an element near the limit is not checked.
 STEADY_SHARE = 0.25
 # Orders that sums are taken in: backwards, and at random with these seeds.
 SEEDS = (0, 1, 2, 3)

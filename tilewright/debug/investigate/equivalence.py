@@ -60,7 +60,7 @@ def _compare_on(before: UOp, after: UOp, bindings: Mapping[UOp, Array | int]) ->
         if find_difference(got, want, before.dtype) is None:
             return None
         steady = steady_elements([left], [before.dtype], lambda: evaluate_all((before,), bindings))
-        return find_difference(got, want, before.dtype, judged=steady[0])
+        return find_difference(got, want, before.dtype, mask=steady[0])
     except CANNOT:
         return None
 
@@ -119,13 +119,13 @@ def compare_memory(
     got: Mapping[int, Array],
     want: Mapping[int, Array],
     dtype_of: Mapping[int, DType],
-    judged: Mapping[int, Array],
+    masks: Mapping[int, Array],
 ) -> str:
-    """Where two runs of a kernel left something else, as words; empty where they did not. `judged` has a mask for each
+    """Where two runs of a kernel left something else, as words; empty where they did not. `masks` has one for each
     buffer some of whose elements are not compared."""
     for slot, right in want.items():
         if slot in got:
-            found = find_difference(got[slot], right, dtype_of[slot], judged=judged.get(slot))
+            found = find_difference(got[slot], right, dtype_of[slot], mask=masks.get(slot))
             if found is not None:
                 return f"buffer {slot}, {found}"
     return ""

@@ -1,4 +1,4 @@
-"""Steps judged where the program runs. In: a schedule that was wrong there. Out: a file beside it with the step that
+"""Steps checked where the program runs. In: a schedule that was wrong there. Out: a file beside it with the step that
 breaks it, and the smallest graph that still fails there. A program may have brought what is at fault itself: a rule, a
 transform or a backend that it added, a part of the package that it exchanged. Replayed alone the schedule is right."""
 

@@ -3,7 +3,7 @@ hypothesis, the guilty step, the smallest graph or program that fails, and a reg
 
 1. The target is run as it is, under observation, and with everything off: does it fail, and is the compiler at fault?
 2. Observation names the schedule whose results are not what its graph means: from here on a repro is investigated. It
-   is reduced; then its steps are judged one by one, and hypotheses are tried by switching and bisecting.
+   is reduced; then its steps are checked one by one, and hypotheses are tried by switching and bisecting.
 3. Where no schedule is wrong in itself the program is investigated: the disk cache, jit, gradients, sharding.
 4. What was named is switched off in the target, where a switch exists."""
 
@@ -22,7 +22,7 @@ from tilewright.debug.investigate.repro_track import investigate_repro
 from tilewright.debug.investigate.scenarios import Verdict
 from tilewright.debug.investigate.state import State
 from tilewright.debug.investigate.switches import REFERENCE, settings_text
-from tilewright.debug.investigate.target import Failure, judge
+from tilewright.debug.investigate.target import Failure, failure_of
 from tilewright.debug.memory import SUMMARY
 from tilewright.graph.text.repro import load_repro
 
@@ -75,10 +75,10 @@ class Investigation(State):
             lambda: self.scenarios.program(command, REFERENCE, RUN_SECONDS),
         ]
         plain, observed, self.reference = self.scenarios.together(works)
-        self.failure = self.judge(plain)
+        self.failure = self.failure_of(plain)
         if self.failure.kind == "other output":
             self.again = self.scenarios.program(command, {}, RUN_SECONDS)
-            self.failure = self.judge(plain)
+            self.failure = self.failure_of(plain)
         self.findings = read_findings(folder)
         captured = next((path for name in ("captured", "current") if (path := folder / f"{name}.repro").exists()), None)
         if captured is not None and captured.stem == "current" and observed.is_success:
@@ -86,13 +86,13 @@ class Investigation(State):
         if not self.failure.kind and captured is not None:
             self.failure = Failure("differs", load_repro(str(captured)).note)
         if self.failure.kind:
-            self._judge_compiler(captured)
+            self._compare_without_compiler(captured)
         self.remember(captured)
         return None if captured is None else str(captured)
 
-    def _judge_compiler(self, captured: Path | None) -> None:
+    def _compare_without_compiler(self, captured: Path | None) -> None:
         assert self.reference is not None
-        words = "right" if self.reference.is_success else judge(self.reference, None).text
+        words = "right" if self.reference.is_success else failure_of(self.reference, None).text
         verdict = "confirmed" if self.reference.is_success else "inconclusive"
         if self._is_of_the_program(captured):
             verdict = "refuted"
@@ -105,7 +105,7 @@ class Investigation(State):
         is right, and so is every replay, division among devices and gradient."""
         if captured is not None or self.findings or self.reference is None or not self.failure.kind:
             return False
-        found = judge(self.reference, None)
+        found = failure_of(self.reference, None)
         return found.kind == self.failure.kind and (self.reference.ending != "finished" or found == self.failure)
 
     # ------------------------------------------------------------ the end

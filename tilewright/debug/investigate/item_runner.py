@@ -1,5 +1,5 @@
 """Schedules run by the interpreter. In: a schedule and its inputs. Out: what every slot holds afterwards, in memory of
-its own for each slot or in the memory that was planned; and which two buffers of a plan overlap. `steps.py` judges the
+its own for each slot or in the memory that was planned; and which two buffers of a plan overlap. `steps.py` checks the
 scheduler and the memory planner with it."""
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def are_values_right(state: Scheduling, held: Mapping[UOp, Array], sizes: Mappin
 
 def hazard_of(item: Item) -> str:
     """How a kernel reads an element of memory that another of its iterations writes, as words; empty where none does.
-    A kernel that states an order between its own effects is not judged."""
+    A kernel that states an order between its own effects is not checked."""
     assert item.ast is not None
     order = toposort(item.ast)
     if any(node.op is Ops.AFTER for node in order):

@@ -1,6 +1,6 @@
 """Which step breaks a kernel. In: a scheduled kernel, the contents of its arguments, and the events of the stages that
 it goes through. Out: the first step from there to the machine whose result writes something else: a rewrite rule, an
-opt, a pass, the program, or the backend. `steps.py` judges the schedule, and each kernel of it here."""
+opt, a pass, the program, or the backend. `steps.py` checks the schedule, and each kernel of it here."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tilewright.kernel.optimise import PASSES as KERNEL_PASSES
 from tilewright.kernel.optimise import Optimisation, choose_loops, optimise, recognise_sums
 from tilewright.runtime.device import open_driver
 
-# Rewrites that are judged one by one.
+# Rewrites that are checked one by one.
 MAX_REWRITES = 4000
 
 
@@ -83,7 +83,7 @@ class Stepper:
 
 
 class Case(NamedTuple):
-    """What a kernel is judged on: the contents of its arguments, the values of its variables, what is right for them,
+    """What a kernel is checked on: the contents of its arguments, the values of its variables, what is right for them,
     the dtype of each argument, and the elements that do not depend on the order of a sum."""
 
     arrays: Mapping[int, Array]
@@ -92,7 +92,7 @@ class Case(NamedTuple):
     dtype_of: Mapping[int, DType]
     steady: Mapping[int, Array]
 
-    def judge(self, sink: UOp) -> tuple[dict[int, Array] | None, str]:
+    def check(self, sink: UOp) -> tuple[dict[int, Array] | None, str]:
         """What a kernel writes, None where that cannot be told, and how it differs from what is right."""
         try:
             written = interpret_kernel(fixed_graph([sink], self.values)[0], self.arrays)
@@ -134,7 +134,7 @@ def examine_kernel(
     before = ast
     last_good = "what was scheduled"
     for stage, name, sink in states:
-        written, found = case.judge(sink)
+        written, found = case.check(sink)
         if found:
             rule = stepper.broken_rewrite()
             if rule is not None:
@@ -193,7 +193,7 @@ def _broken_opt(ast: UOp, device: str, case: Case) -> Finding | None:
         except CANNOT as error:
             text = f"{opt} cannot be applied to kernel {info.name}: {error_text(error)}"
             return Finding("opt", str(opt), text, show(sink), "")
-        _, found = case.judge(made)
+        _, found = case.check(made)
         if found:
             text = f"after {opt} kernel {info.name} writes something else: {found}"
             return Finding("opt", str(opt), text, show(sink), show(made))

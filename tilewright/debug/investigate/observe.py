@@ -118,7 +118,7 @@ class _Watched:
             file.write(write_repro(self.repro))
 
     def check(self, execution: Execution) -> None:
-        # A graph that the interpreter has no rules for is not judged.
+        # A graph that the interpreter has no rules for is not checked.
         if self.repro is not None and not self.observer.is_captured and can_interpret(self.outputs):
             with contextlib.suppress(*CANNOT):
                 self._compare(self.repro, execution)
@@ -140,7 +140,7 @@ class _Watched:
             got = _array(buffer)[: want.size].reshape(want.shape)
             if find_difference(got, want, node.dtype) is None:
                 continue
-            found = find_difference(got, want, node.dtype, judged=steady_values(repro, expected)[number])
+            found = find_difference(got, want, node.dtype, mask=steady_values(repro, expected)[number])
             if found is not None:
                 self.observer.capture(repro, f"output {number}, {found}")
                 return

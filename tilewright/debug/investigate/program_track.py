@@ -71,7 +71,7 @@ def examine_in_program(session: State, captured: str) -> tuple[Finding | None, s
 
 def try_switch(session: State, switch: Switch, always: dict[str, str]) -> list[tuple[Verdict, float]]:
     ended = session.scenarios.program(session.target.command, {**always, **switch.settings}, RUN_SECONDS)
-    return [(verdict_on(session.judge(ended), session.failure), ended.seconds)]
+    return [(verdict_on(session.failure_of(ended), session.failure), ended.seconds)]
 
 
 def verdict_on(found: Failure, failure: Failure) -> Verdict:
@@ -107,7 +107,7 @@ def reduce_and_write(session: State, guilty: Finding | None, captured: str | Non
             reduced.write_text(text, encoding="utf-8")
             target = Target("script", (str(reduced), *session.target.words[1:]))
             settings = {**_own_cache(folder, text), "PYTHONPATH": with_home(home)}
-            failure = session.judge(run.program(target.command, settings, 20.0))
+            failure = session.failure_of(run.program(target.command, settings, 20.0))
             return failure.kind == session.failure.kind
 
         best = reduce_program(whole, fails, min(25.0, run.left / 2)) if session.failure.kind != "timeout" else whole
@@ -148,7 +148,7 @@ def _is_right_without(session: State, script: Path, guilty: Finding) -> bool:
     target = Target("script", (str(script), *session.target.words[1:]))
     home = os.path.dirname(os.path.abspath(session.target.words[0]))
     ended = session.scenarios.program(target.command, {**OFF[guilty.kind], "PYTHONPATH": with_home(home)}, 20.0)
-    return not session.judge(ended).kind
+    return not session.failure_of(ended).kind
 
 
 def _nodes_of(guilty: Finding | None, captured: str | None) -> int:

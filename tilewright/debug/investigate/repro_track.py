@@ -1,4 +1,4 @@
-"""Investigating a repro. In: a repro that fails. Out: the guilty step. It is reduced first; steps are judged on the
+"""Investigating a repro. In: a repro that fails. Out: the guilty step. It is reduced first; steps are checked on the
 small graph, each hypothesis is switched off and, where that helps, switched on alone and bisected."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def investigate_repro(session: State, path: str) -> Finding | None:
     run.record("schedule", "the schedule by itself", Verdict("confirmed", text), "", reduced["seconds"])
     steps: dict[str, Any] = {}
 
-    def judge_steps() -> None:
+    def check_steps() -> None:
         steps.update(run.experiment("steps", small, {}, TRIAL_SECONDS))
 
     switches = [switch for switch in SWITCHES if switch.scope == "graph"]
@@ -51,7 +51,7 @@ def investigate_repro(session: State, path: str) -> Finding | None:
     def switch_off() -> None:
         verdicts.update(run.try_switches(switches, lambda taken: try_switches(session, small, taken, kind), BATCH))
 
-    run.together([judge_steps, switch_off])
+    run.together([check_steps, switch_off])
     found = _finding(steps)
     evidence = found.text if found is not None else steps.get("ending") or steps.get("text") or "each keeps the meaning"
     verdict = Verdict("confirmed" if found is not None else "refuted", evidence)
@@ -156,7 +156,7 @@ def confirm_in_target(session: State, guilty: Finding | None) -> None:
     if session.target.kind == "repro" or not settings or session.scenarios.left < 3:
         return
     ended = session.scenarios.program(session.target.command, settings, TRIAL_SECONDS)
-    failure = session.judge(ended)
+    failure = session.failure_of(ended)
     verdict = Verdict("confirmed" if not failure.kind else "inconclusive", f"the target: {failure.text or 'right'}")
     text = settings_text(settings)
     session.scenarios.record("target", f"the target is right with {text}", verdict, text, ended.seconds)

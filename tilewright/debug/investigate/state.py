@@ -9,7 +9,7 @@ from pathlib import Path
 from tilewright.debug.investigate.finding import Finding
 from tilewright.debug.investigate.process import Ended, Processes
 from tilewright.debug.investigate.scenarios import Scenarios, Verdict
-from tilewright.debug.investigate.target import Failure, Target, judge, make_target
+from tilewright.debug.investigate.target import Failure, Target, failure_of, make_target
 from tilewright.debug.memory import SessionStore, known_like, signature_of
 from tilewright.graph.text.repro import load_repro
 from tilewright.graph.walk import toposort
@@ -30,9 +30,9 @@ class State:
         self.failure = Failure("", "")
         self.findings: list[Finding] = []
 
-    def judge(self, ended: Ended) -> Failure:
+    def failure_of(self, ended: Ended) -> Failure:
         """How a run of the target fails, beside the reference."""
-        return judge(ended, self.reference, self.again)
+        return failure_of(ended, self.reference, self.again)
 
     def remember(self, repro: Path | None) -> None:
         """Notes the failure, and what is known of failures alike."""

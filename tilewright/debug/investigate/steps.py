@@ -1,7 +1,7 @@
 """Which step breaks the graph. In: a repro. Out: the first step, from the graph to the machine, whose result means
 something else than what it was given: a rewrite rule, a pass, an opt, the order of the schedule, the memory plan, the
-program, or the backend. Each step is judged by the interpreter (translation validation) and not by the end result, so a
-step that only meets a broken graph is not blamed."""
+program, or the backend. Each step is checked by the interpreter (translation validation) and not by the end result, so
+a step that only meets a broken graph is not blamed."""
 
 from __future__ import annotations
 
@@ -170,10 +170,10 @@ def _known_values(
 
 
 def _differs(got: Sequence[Any], want: Sequence[Array], steady: Sequence[Array], outputs: Sequence[UOp]) -> str:
-    for number, (found, right, judged, node) in enumerate(zip(got, want, steady, outputs, strict=True)):
+    for number, (found, right, mask, node) in enumerate(zip(got, want, steady, outputs, strict=True)):
         # Memory for a symbolic size has room for more.
         elements = np.asarray(found).reshape(-1)[: right.size]
-        difference = find_difference(elements.reshape(right.shape), right, node.dtype, judged=judged)
+        difference = find_difference(elements.reshape(right.shape), right, node.dtype, mask=mask)
         if difference is not None:
             return f"output {number}, {difference}"
     return ""

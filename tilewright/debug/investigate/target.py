@@ -1,5 +1,5 @@
 """What is investigated. In: the words of a command line. Out: a `Target`: a repro file, a script or a module with its
-arguments, or a test; how to run it, and how to judge two runs of it."""
+arguments, or a test; how to run it, and how to compare two runs of it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Failure:
     text: str
 
 
-def judge(ended: Ended, reference: Ended | None, again: Ended | None = None) -> Failure:
+def failure_of(ended: Ended, reference: Ended | None, again: Ended | None = None) -> Failure:
     """A program fails where it does not end well, or prints other numbers than the reference does. `again` is a second
     plain run: what differs between two of these says nothing."""
     if ended.ending != "finished":

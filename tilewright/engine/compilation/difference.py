@@ -45,15 +45,15 @@ def differing(got: Any, want: Any, dtype: DType, tolerance: float | None = None)
 
 
 def find_difference(
-    got: Any, want: Any, dtype: DType, tolerance: float | None = None, judged: Any = None
+    got: Any, want: Any, dtype: DType, tolerance: float | None = None, mask: Any = None
 ) -> Difference | None:
-    """The first element of `got` that disagrees with `want`, of those that the mask `judged` names if there is one."""
+    """The first element of `got` that disagrees with `want`, of those that `mask` names if there is one."""
     import numpy as np
 
     got, want = np.asarray(got), np.asarray(want)
     wrong = differing(got, want, dtype, tolerance)
-    if judged is not None:
-        wrong = wrong & judged
+    if mask is not None:
+        wrong = wrong & mask
     if not wrong.any():
         return None
     position = int(np.argmax(wrong.reshape(-1)))

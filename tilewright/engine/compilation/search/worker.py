@@ -31,7 +31,7 @@ RUNS = 6
 SECONDS_OF_RUNS = 0.25
 # A candidate this much slower than the best is not run a second time.
 HOPELESS = 3.0
-# The emulator judges kernels up to this many operations; it would take minutes for larger ones.
+# The emulator checks kernels up to this many operations; it would take minutes for larger ones.
 EMULATED_OPERATIONS = 1 << 24
 REFERENCE_DEVICE = "PYTHON"
 
