@@ -132,7 +132,7 @@ def test_float32(name: str, contracted: bool) -> None:
 
 
 @pytest.mark.skipif(
-    not EXTENDED, reason="NumPy has no float wider than float64 on this machine to compare float64 with"
+    not EXTENDED, reason="NumPy has no float wider than float64 on this machine"
 )
 @pytest.mark.parametrize("contracted", [False, True], ids=["plain", "contracted"])
 @pytest.mark.parametrize("name", FUNCTIONS)
