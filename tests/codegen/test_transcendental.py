@@ -131,9 +131,7 @@ def test_float32(name: str, contracted: bool) -> None:
     assert error <= LIMITS[name][contracted], argument
 
 
-@pytest.mark.skipif(
-    not EXTENDED, reason="NumPy has no float wider than float64 on this machine"
-)
+@pytest.mark.skipif(not EXTENDED, reason="NumPy has no float wider than float64 on this machine")
 @pytest.mark.parametrize("contracted", [False, True], ids=["plain", "contracted"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_float64(name: str, contracted: bool) -> None:
