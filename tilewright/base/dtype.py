@@ -360,6 +360,11 @@ def dtype_of_scalar(value: Scalar) -> DType:
     return dtype_for_range(value, value) if isinstance(value, int) else dtype_for_range(value.least, value.greatest)
 
 
+def bits_dtype(dtype: DType) -> DType:
+    """The unsigned integer with as many bits."""
+    return next(unsigned for unsigned in dtypes.uints if unsigned.bits == dtype.bits)
+
+
 def dtype_for_range(least: int, greatest: int) -> DType:
     """The integer type that holds all of least..greatest: the default one, or a wider one."""
     for dtype in (dtypes.default_int, dtypes.int64, dtypes.uint64):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from tilewright.base.dtype import DType, cast_scalar, dtypes
+from tilewright.base.dtype import DType, bits_dtype, cast_scalar, dtypes
 from tilewright.base.target import WIDE_INTEGERS, Target
 from tilewright.codegen import sine, transcendental
 from tilewright.graph.bounds import dtype_bounds
@@ -177,7 +177,7 @@ def _extremum(node: UOp, _native: frozenset[str]) -> UOp:
         return takes_right.where(right, left)
     result = (takes_right | right.ne(right)).where(right, left)
     # Equal numbers have equal bits unless they are zeros, whose signs are joined.
-    bits = left.bitcast(_bits_of(node.dtype))
+    bits = left.bitcast(bits_dtype(node.dtype))
     joined = bits.alu(Ops.AND if node.op is Ops.MAX else Ops.OR, right.bitcast(bits.dtype))
     return left.eq(right).where(joined.bitcast(node.dtype), result)
 
@@ -187,7 +187,7 @@ def _truncate(node: UOp, _native: frozenset[str]) -> UOp:
     x = node.src[0]
     if x.dtype.bits < 32:
         return _truncate(x.cast(dtypes.float32).alu(Ops.TRUNC), _native).cast(x.dtype)
-    unsigned = _bits_of(x.dtype)
+    unsigned = bits_dtype(x.dtype)
     sign_bit = 1 << (unsigned.bits - 1)
     bits = x.bitcast(unsigned)
     magnitude = (bits & (sign_bit - 1)).bitcast(x.dtype)
@@ -217,10 +217,6 @@ def _saturate(node: UOp, native: frozenset[str]) -> UOp:
     inside = (inside < low).where(x.const_like(low), inside)
     value = x.eq(x).where(inside, 0.0).cast(dtype)
     return value if is_exact else is_above.where(value.const_like(dtype.max), value)
-
-
-def _bits_of(dtype: DType) -> DType:
-    return next(unsigned for unsigned in dtypes.uints if unsigned.bits == dtype.bits)
 
 
 # ---------------------------------------------------------------- random bits

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import TypeVar
 
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
-from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
+
+T = TypeVar("T")
 
 # A kernel that selects among parts grows with their number; beyond this number each part is stored by itself.
 MAX_SELECTED_PARTS = 8
@@ -21,8 +23,8 @@ def slice_axis(node: UOp, axis: int, start: int, stop: int) -> UOp:
     return build.shrink(node, tuple((start, stop) if k == axis else (0, s) for k, s in enumerate(node.shape)))
 
 
-def replace_axis(shape: Shape, axis: int, *sizes: int) -> Shape:
-    """A shape with one axis replaced by other sizes."""
+def replace_axis(shape: tuple[T, ...], axis: int, *sizes: T) -> tuple[T, ...]:
+    """A shape, or pairs of an axis each, with one of them replaced by others."""
     return (*shape[:axis], *sizes, *shape[axis + 1 :])
 
 

@@ -91,6 +91,13 @@ def map_nodes(nodes: Iterable[UOp], visit: Visit) -> dict[UOp, UOp]:
     return replaced
 
 
+def without_casts(node: UOp) -> UOp:
+    """What is below the casts of a node."""
+    while node.op is Ops.CAST:
+        node = node.src[0]
+    return node
+
+
 def substitute(root: UOp, exchanges: Mapping[UOp, UOp]) -> UOp:
     """The graph with each key exchanged for its value. Values are taken as they are: they are not searched again."""
     if not exchanges:

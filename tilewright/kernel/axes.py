@@ -78,6 +78,12 @@ def make_range(size: int | UOp, identity: tuple[int, ...], kind: AxisType) -> UO
     return UOp(Ops.RANGE, dtypes.index, (count,), Axis(identity, kind))
 
 
+def add_range(made: list[UOp], slot: int, size: int, kind: AxisType) -> UOp:
+    """Appends the next of the loops that a transform adds for the memory of a slot."""
+    made.append(make_range(size, (ADDED_ID + slot, len(made)), kind))
+    return made[-1]
+
+
 @dataclass(frozen=True)
 class KernelView:
     """A kernel and the target it is for, with the facts that transforms and heuristics ask for."""

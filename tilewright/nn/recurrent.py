@@ -232,7 +232,13 @@ class LSTM(_Recurrent):
         return output, (last[0], last[1])
 
 
-class GRU(_Recurrent):
+class _OneState(_Recurrent):
+    def __call__(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        output, last = self._run(x, None if h is None else (h,))
+        return output, last[0]
+
+
+class GRU(_OneState):
     """A gated recurrent unit: `output, h = gru(x, h0)`."""
 
     gates = 3
@@ -240,12 +246,8 @@ class GRU(_Recurrent):
     def _step(self, entering: Tensor, recurrent: Tensor, state: State) -> State:
         return gru_step(entering, recurrent, state)
 
-    def __call__(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        output, last = self._run(x, None if h is None else (h,))
-        return output, last[0]
 
-
-class RNN(_Recurrent):
+class RNN(_OneState):
     """A plain recurrent layer, with tanh or relu: `output, h = rnn(x, h0)`."""
 
     def __init__(
@@ -266,7 +268,3 @@ class RNN(_Recurrent):
     def _step(self, entering: Tensor, recurrent: Tensor, state: State) -> State:
         found: State = self.step(entering, recurrent, state)
         return found
-
-    def __call__(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        output, last = self._run(x, None if h is None else (h,))
-        return output, last[0]

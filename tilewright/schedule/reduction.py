@@ -13,6 +13,7 @@ from tilewright.graph.ops import Ops, reduce_identity
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Kind, Shape, max_count
 from tilewright.graph.uop import UOp, const
+from tilewright.graph.walk import without_casts
 
 LARGE_REDUCTION = 1 << 15
 LONG_REDUCTION = 1 << 22  # that fewer parts than FEW_RESULTS would not share well
@@ -150,9 +151,9 @@ def _fast_axis(node: UOp) -> int:
 
 def _fast_axes(source: UOp) -> list[int]:
     """The fast axis of a value, or of each of the two factors of a product."""
-    value = _without_casts(source)
+    value = without_casts(source)
     factors = value.src if value.op is Ops.MUL else (value,)
-    bare = [_without_casts(factor) for factor in factors]
+    bare = [without_casts(factor) for factor in factors]
     return [_fast_axis(factor.src[0] if factor.op is Ops.EXPAND else factor) for factor in bare]
 
 
@@ -246,8 +247,8 @@ def _sides_of(source: UOp, axes: tuple[int, ...]) -> tuple[int, int, int]:
 
 def _factors(source: UOp) -> tuple[UOp, UOp]:
     """The two EXPANDs that a product is made of."""
-    first, second = _without_casts(source).src
-    return _without_casts(first), _without_casts(second)
+    first, second = without_casts(source).src
+    return without_casts(first), without_casts(second)
 
 
 def _loaded_bytes(node: UOp) -> int:
@@ -259,20 +260,14 @@ def _loaded_bytes(node: UOp) -> int:
     return found
 
 
-def _without_casts(node: UOp) -> UOp:
-    while node.op is Ops.CAST:
-        node = node.src[0]
-    return node
-
-
 def is_product(source: UOp, axes: tuple[int, ...]) -> bool:
     """Whether a value is a product of two factors, each of which is broadcast along an axis that is not summed."""
-    source = _without_casts(source)
+    source = without_casts(source)
     return source.op is Ops.MUL and all(_is_spread(factor, axes) for factor in source.src)
 
 
 def _is_spread(factor: UOp, axes: tuple[int, ...]) -> bool:
-    factor = _without_casts(factor)
+    factor = without_casts(factor)
     if factor.op is not Ops.EXPAND:
         return False
     before = factor.src[0].shape

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
-from tilewright.graph.slices import even_sizes
+from tilewright.graph.slices import even_sizes, replace_axis
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
 from tilewright.schedule.collectives import arrange, pieces_of
@@ -41,7 +41,7 @@ def _pad(node: UOp, sharded: Sharded) -> Sharded:
     axis = sharded.layout.axis
     assert axis is not None
     before, after = node.arg[axis]
-    others = replace_pair(node.arg, axis, (0, 0))
+    others = replace_axis(node.arg, axis, (0, 0))
     padded = sharded._replace(parts=tuple(build.pad(part, others) for part in sharded.parts))
     if not before and not after:
         return padded
@@ -53,7 +53,7 @@ def _shrink(node: UOp, sharded: Sharded) -> Sharded:
     axis = sharded.layout.axis
     assert axis is not None
     layout, kept = shrunk(sharded.layout, *node.arg[axis])
-    cut = (build.shrink(part, replace_pair(node.arg, axis, pair)) for part, pair in zip(sharded.parts, kept))
+    cut = (build.shrink(part, replace_axis(node.arg, axis, pair)) for part, pair in zip(sharded.parts, kept))
     return Sharded(tuple(cut), layout, sharded.devices)
 
 
@@ -76,9 +76,3 @@ MOVEMENTS: dict[Op, Callable[[UOp, Sharded], Sharded | None]] = {
     Ops.SHRINK: _shrink,
     Ops.FLIP: _flip,
 }
-
-Pair = tuple[int, int]
-
-
-def replace_pair(pairs: tuple[Pair, ...], axis: int, pair: Pair) -> tuple[Pair, ...]:
-    return (*pairs[:axis], pair, *pairs[axis + 1 :])

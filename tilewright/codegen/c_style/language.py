@@ -10,7 +10,7 @@ import re
 import struct
 from typing import ClassVar
 
-from tilewright.base.dtype import DType, Scalar, dtypes
+from tilewright.base.dtype import DType, Scalar, bits_dtype, dtypes
 from tilewright.base.errors import InternalError, UnsupportedError
 from tilewright.codegen.c_style.expressions import ATOM, CHOICE, OR, UNARY, Expression, infix
 from tilewright.codegen.c_style.launch import Launch
@@ -353,11 +353,6 @@ class Language:
     def helper(self, name: str, text: str) -> None:
         """Asks for a small function in front of the kernel."""
         self.helpers.setdefault(name, f"{self.helper_qualifier} {text}")
-
-
-def bits_dtype(dtype: DType) -> DType:
-    """The unsigned integer with as many bits."""
-    return next(unsigned for unsigned in dtypes.uints if unsigned.bits == dtype.bits)
 
 
 @functools.lru_cache(4096)

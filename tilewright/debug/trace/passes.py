@@ -85,7 +85,7 @@ class Compilation:
         started.graph = graph
         self.open.append(started)
 
-    def end_pass(self, time: int, fields: Fields) -> Pass:
+    def end_pass(self, fields: Fields) -> Pass:
         ended, graph = self.open.pop(), fields["graph"]
         is_changed = graph != ended.graph
         roots = ended.pool.add(graph)

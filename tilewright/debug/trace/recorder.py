@@ -129,7 +129,7 @@ class Recorder(TimelineRecorder):
         self._compilation().start_pass(event.time_ns, fields)
 
     def _on_pass_end(self, event: Event, fields: Fields) -> None:
-        made = self._compilation().end_pass(event.time_ns, fields)
+        made = self._compilation().end_pass(fields)
         thread = threading.current_thread().name
         self.add_span(Span(made.stage, made.name, made.start, made.duration, thread, user_location()))
 

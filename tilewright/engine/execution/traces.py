@@ -14,7 +14,7 @@ from threading import get_ident
 from typing import Any
 
 from tilewright.base.forks import call_in_child
-from tilewright.graph.ops import Ops
+from tilewright.graph.build import stored_root
 from tilewright.graph.uop import UOp
 
 # A function that is traced may itself wait for a thread that reads what it updates.
@@ -80,14 +80,7 @@ def note_update(node: UOp) -> None:
     """This thread has assigned to a tensor, which is this node now."""
     trace = traces.get(get_ident()) if traces else None
     if trace is not None:
-        trace.pending.add(update_of(node))
-
-
-def update_of(node: UOp) -> UOp:
-    """The ASSIGN that a node is a reshape of; other nodes as they are."""
-    while node.op is Ops.RESHAPE:
-        node = node.src[0]
-    return node
+        trace.pending.add(stored_root(node))
 
 
 def check_updates(assigns: Iterable[UOp]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from tilewright.base.errors import JitError, UserError
 from tilewright.base.location import user_location
 from tilewright.engine.execution.run import Execution
-from tilewright.engine.execution.traces import Trace, tracing, update_of
+from tilewright.engine.execution.traces import Trace, tracing
 from tilewright.engine.jit.arguments import OBJECT, Bound, flatten, leaves_in, owners_of
 from tilewright.engine.jit.guards import Guards, memories_of, memory_of
 from tilewright.engine.jit.observe import Observation, observe
@@ -24,7 +24,7 @@ from tilewright.engine.jit.reach import Reach
 from tilewright.engine.jit.replay import Result, Role, role_of, roles_of
 from tilewright.engine.memory import live
 from tilewright.engine.memory.parts import held_buffer
-from tilewright.graph.build import scalar_of
+from tilewright.graph.build import scalar_of, stored_root
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Schedule
 from tilewright.graph.spec import max_count
@@ -249,7 +249,7 @@ class Tracer:
         known = {id(holder) for holder in (*self.could_reach.tensors, *self.tensors, *self.record.guards.tensors)}
         found = []
         for holder in live.tensors():
-            if update_of(holder.uop) not in trace.pending or id(holder) in made:
+            if stored_root(holder.uop) not in trace.pending or id(holder) in made:
                 continue
             if id(holder) in known:
                 found.append(holder)

@@ -75,10 +75,6 @@ def _stop(pad: UOp, axis: int) -> int:
     return int(pad.shape[axis] - pad.arg[axis][1])
 
 
-def _with_pair(pairs: build.Pairs, axis: int, pair: tuple[int, int]) -> build.Pairs:
-    return (*pairs[:axis], pair, *pairs[axis + 1 :])
-
-
 def _joined(pads: Sequence[UOp], axis: int) -> UOp:
     """Slices in order, zeros between them."""
     shape, dtype = pads[0].shape, pads[0].dtype
@@ -88,7 +84,7 @@ def _joined(pads: Sequence[UOp], axis: int) -> UOp:
         start, stop = pad.arg[axis][0], _stop(pad, axis)
         if start > reached:
             pieces.append(build.const(dtype, 0, replace_axis(shape, axis, start - reached)))
-        pieces.append(build.pad(pad.src[0], _with_pair(pad.arg, axis, (0, 0))))
+        pieces.append(build.pad(pad.src[0], replace_axis(pad.arg, axis, (0, 0))))
         reached = stop
     if reached < shape[axis]:
         pieces.append(build.const(dtype, 0, replace_axis(shape, axis, shape[axis] - reached)))
@@ -202,7 +198,7 @@ def _neighbours(slices: Sequence[UOp]) -> UOp | None:
     size = stop - start
     if any(node.arg[axis] != (start + k * size, stop + k * size) for k, node in enumerate(slices)):
         return None
-    whole = build.shrink(first.src[0], _with_pair(first.arg, axis, (start, start + count * size)))
+    whole = build.shrink(first.src[0], replace_axis(first.arg, axis, (start, start + count * size)))
     divided = build.reshape(whole, replace_axis(whole.shape, axis, count, size))
     order = (axis, *(k for k in range(len(divided.shape)) if k != axis))
     return build.permute(divided, order)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from tilewright.base.dtype import DType, Scalar, cast_scalar, dtypes
 from tilewright.graph.affine import Affine, fits, from_affine
+from tilewright.graph.interpreter.scalar import ScalarMath
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 
@@ -52,3 +53,9 @@ def exactly(form: Affine, dtype: DType) -> UOp | None:
 def holds(dtype: DType, value: int) -> bool:
     """Whether the dtype can represent the integer."""
     return dtype is dtypes.index or dtype.min <= value <= dtype.max
+
+
+def join_constants(node: UOp, x: UOp, c: UOp, d: UOp) -> UOp:
+    """(x & c) & d is x & (c & d); likewise for |, ^ and extremes of integers."""
+    assert node.op.value is not None
+    return UOp(node.op, node.dtype, (x, number(node.dtype, node.op.value(ScalarMath, c.arg, d.arg))))

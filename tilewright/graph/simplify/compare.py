@@ -12,7 +12,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.pattern import Rule, const, op, var
 from tilewright.graph.rule_set import RuleSet
 from tilewright.graph.simplify.common import FALSE, TRUE, exactly, holds, number, opposite, truth
-from tilewright.graph.simplify.divmod import same_multiple
+from tilewright.graph.simplify.divmod import is_size_of, same_multiple
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
 
@@ -116,10 +116,6 @@ def compare_bool(node: UOp, x: UOp, c: UOp) -> UOp:
     return x if c.arg is (node.op is Ops.CMPEQ) else opposite(x)
 
 
-def is_size_of(x: UOp, y: UOp) -> bool:
-    return x.op is Ops.RANGE and x.src[0] is y
-
-
 x, y, c, d = var("x", "integer"), var("y", "integer"), const("c"), const("d")
 p, q = var("x", "bool"), var("y", "bool")
 same = var("x")
@@ -131,7 +127,7 @@ COMPARE_RULES = RuleSet(
         Rule("less-than-itself", same < same, lambda: FALSE),
         Rule("equal-to-itself", op(Ops.CMPEQ, x, x), lambda: TRUE),
         Rule("unequal-to-itself", op(Ops.CMPNE, x, x), lambda: FALSE),
-        Rule("range-below-its-size", op(Ops.RANGE, name="x") < var("y"), lambda: TRUE, when=is_size_of),
+        Rule("range-below-its-size", op(Ops.RANGE, name="x") < var("d"), lambda: TRUE, when=is_size_of),
         Rule("quotient-below", (x // d) < c, compare_quotient, when=lambda d: d.arg > 0),
         Rule("compare-less", x < y, compare_less),
         Rule("compare-equal", op((Ops.CMPEQ, Ops.CMPNE), x, y, name="node", ordered=True), compare_equal),

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.graph.affine import affine, order_key
-from tilewright.graph.interpreter.scalar import ScalarMath
 from tilewright.graph.ops import Ops
 from tilewright.graph.pattern import Rule, const, op, var
 from tilewright.graph.rule_set import RuleSet
-from tilewright.graph.simplify.common import FALSE, TRUE, both, either, number, opposite
+from tilewright.graph.simplify.common import FALSE, TRUE, both, either, join_constants, number, opposite
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
 
@@ -185,12 +184,6 @@ def order_operands(node: UOp, x: UOp, y: UOp) -> UOp | None:
 
 def all_ones(dtype: DType) -> int:
     return int(dtype.max) if dtype.is_unsigned else -1
-
-
-def join_constants(node: UOp, x: UOp, c: UOp, d: UOp) -> UOp:
-    """(x & c) & d is x & (c & d); likewise for | and ^."""
-    assert node.op.value is not None
-    return UOp(node.op, node.dtype, (x, number(node.dtype, node.op.value(ScalarMath, c.arg, d.arg))))
 
 
 def mask_keeps_all(x: UOp, c: UOp) -> bool:

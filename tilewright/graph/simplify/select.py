@@ -4,11 +4,10 @@ nested WHEREs, and the condition itself where the branches are true and false.""
 from __future__ import annotations
 
 from tilewright.graph.affine import affine
-from tilewright.graph.interpreter.scalar import ScalarMath
 from tilewright.graph.ops import Ops
 from tilewright.graph.pattern import Rule, const, op, var, where
 from tilewright.graph.rule_set import RuleSet
-from tilewright.graph.simplify.common import both, either, number, opposite, select
+from tilewright.graph.simplify.common import both, either, join_constants, number, opposite, select
 from tilewright.graph.uop import UOp
 
 
@@ -24,12 +23,6 @@ def choose_extreme(node: UOp, x: UOp, y: UOp) -> UOp | None:
     if high <= 0:
         return y if node.op is Ops.MAX else x
     return None
-
-
-def join_extremes(node: UOp, x: UOp, c: UOp, d: UOp) -> UOp:
-    """max(max(x, c), d) of integers."""
-    assert node.op.value is not None
-    return UOp(node.op, node.dtype, (x, number(node.dtype, node.op.value(ScalarMath, c.arg, d.arg))))
 
 
 def drop_valid(node: UOp) -> UOp | None:
@@ -103,7 +96,7 @@ SELECT_RULES = RuleSet(
         Rule(
             "join-extremes",
             op(EXTREMES, op(EXTREMES, u, c, name="inner"), d, name="node"),
-            join_extremes,
+            join_constants,
             when=lambda node, inner: node.op is inner.op,
         ),
         Rule("check-that-holds", op(Ops.CHECK, name="node"), drop_check),

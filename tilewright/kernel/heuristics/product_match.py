@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tilewright.base.dtype import DType
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import toposort
+from tilewright.graph.walk import toposort, without_casts
 from tilewright.kernel.axes import KernelView, size_of, stride
 
 
@@ -41,8 +41,8 @@ def factors_of(view: KernelView) -> list[UOp]:
     products. The sum may be the masked term of another sum: the borders of a convolution are masked so."""
     if not view.reduces or any(node.arg is not Ops.ADD for node in view.reduces):
         return []
-    value = _without_casts(view.reduces[0].src[0])
-    factors = [_without_casts(factor) for factor in value.src] if value.op is Ops.MUL else []
+    value = without_casts(view.reduces[0].src[0])
+    factors = [without_casts(factor) for factor in value.src] if value.op is Ops.MUL else []
     if any(factor.op is not Ops.LOAD or factor.src[0] not in view.accesses for factor in factors):
         return []
     is_nested = all(one in toposort(other) for one, other in itertools.pairwise(view.reduces))
@@ -58,9 +58,3 @@ def own_axes(view: KernelView, one: UOp, other: UOp) -> list[UOp]:
 def sum_dtype(view: KernelView) -> DType:
     """The dtype of the accumulators."""
     return view.target.held_in(view.reduces[0].dtype)
-
-
-def _without_casts(node: UOp) -> UOp:
-    while node.op is Ops.CAST:
-        node = node.src[0]
-    return node

@@ -20,7 +20,7 @@ from tilewright.graph.simplify import simplify
 from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.uop import UOp, index_const
 from tilewright.graph.walk import substitute
-from tilewright.kernel.axes import ADDED_ID, make_range, size_of, stride
+from tilewright.kernel.axes import add_range, size_of, stride
 
 
 class Side(NamedTuple):
@@ -78,11 +78,7 @@ def make_box(sides: list[Side], access: UOp, lanes: int, slot: int) -> Box:
     for side in reversed(sides):
         pitches.insert(0, size)
         size *= side.length if side is not sides[-1] else -(-side.length // lanes) * lanes
-
-    def loop(count: int, kind: AxisType) -> UOp:
-        made.append(make_range(count, (ADDED_ID + slot, len(made)), kind))
-        return made[-1]
-
+    loop = functools.partial(add_range, made, slot)
     for side, pitch in zip(sides, pitches, strict=True):
         if side is sides[-1]:
             rounds = -(-side.length // lanes)

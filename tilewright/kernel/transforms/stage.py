@@ -30,7 +30,7 @@ from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, index_const, memory_of
 from tilewright.graph.walk import map_graph, substitute, toposort
 from tilewright.kernel.analysis.dot_terms import term_axis, term_dtype
-from tilewright.kernel.axes import ADDED_ID, KernelView, is_counted, make_range, size_of, stride
+from tilewright.kernel.axes import ADDED_ID, KernelView, add_range, is_counted, make_range, size_of, stride
 from tilewright.kernel.transforms.common import Transform
 from tilewright.kernel.transforms.halo import Side, find_sides, make_box
 
@@ -250,11 +250,7 @@ def _panel_axes(tile: list[UOp], access: UOp, lanes: int, slot: int) -> tuple[li
     made: list[UOp] = []
     coordinates: dict[UOp, UOp] = {}
     inside: list[UOp] = []
-
-    def loop(size: int, kind: AxisType) -> UOp:
-        made.append(make_range(size, (ADDED_ID + slot, len(made)), kind))
-        return made[-1]
-
+    loop = functools.partial(add_range, made, slot)
     order = sorted(tile, key=lambda axis: (-abs(stride(access, axis) or 0), axis.arg.id))
     streams = {axis: _streams(tile, order, axis) for axis in order if axis not in vectors}
     around = {axis: loop(size_of(axis) // part, AxisType.LOOP) * part for axis, part in streams.items() if part}

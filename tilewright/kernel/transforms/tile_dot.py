@@ -16,6 +16,7 @@ order that they have in memory, as vectors where they are contiguous and aligned
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from tilewright.base.dtype import dtypes
@@ -26,7 +27,7 @@ from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, const, index_const
 from tilewright.graph.walk import exchange_axis, map_graph, substitute
 from tilewright.kernel.analysis.contraction import Contraction, Operand, count
-from tilewright.kernel.axes import ADDED_ID, KernelView, make_range, size_of
+from tilewright.kernel.axes import KernelView, add_range, make_range, size_of
 from tilewright.kernel.transforms.pad import mask_axis
 
 # Bytes of a vector that one thread copies.
@@ -241,10 +242,7 @@ def _copy(
     rounds = size * core.depth // (core.threads * lanes)
     made: list[UOp] = []
 
-    def add(count: int, kind: AxisType) -> UOp:
-        made.append(make_range(count, (ADDED_ID + slot, len(made)), kind))
-        return made[-1]
-
+    add = functools.partial(add_range, made, slot)
     number, written = thread, rounds
     if rounds > MAX_ROUNDS:
         written = next(n for n in range(MAX_ROUNDS, 0, -1) if rounds % n == 0)

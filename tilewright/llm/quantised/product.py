@@ -303,14 +303,17 @@ def _few_kernel(kind: BlockType, tile: Tile) -> PureKernel:
     return PureKernel(without_choice)
 
 
-@functools.lru_cache(maxsize=256)
-def _many_kernel(kind: BlockType, tile: Tile) -> PureKernel:
-    kernel = many_tokens(LAYOUTS[kind.name], kind.nbytes, tile, f"products_{kind.name}")
-
+def _without_x(kernel: Callable[..., UOp]) -> PureKernel:
     def without_x(out: UOp, weights: UOp, values: UOp, scales: UOp, sums: UOp, _x: UOp) -> UOp:
         return kernel(out, weights, values, scales, sums)
 
     return PureKernel(without_x)
+
+
+@functools.lru_cache(maxsize=256)
+def _many_kernel(kind: BlockType, tile: Tile) -> PureKernel:
+    kernel = many_tokens(LAYOUTS[kind.name], kind.nbytes, tile, f"products_{kind.name}")
+    return _without_x(kernel)
 
 
 @functools.lru_cache(maxsize=256)
@@ -318,11 +321,7 @@ def _shared_kernel(kind: BlockType, tile: Tile, is_signed: bool) -> PureKernel:
     layout = LAYOUTS[kind.name]
     layout = layout if is_signed or layout.minimum is not None else unsigned(layout)
     kernel = shared_rows(layout, kind.nbytes, tile, f"shared_{kind.name}")
-
-    def without_x(out: UOp, weights: UOp, values: UOp, scales: UOp, sums: UOp, _x: UOp) -> UOp:
-        return kernel(out, weights, values, scales, sums)
-
-    return PureKernel(without_x)
+    return _without_x(kernel)
 
 
 @functools.lru_cache(maxsize=256)

@@ -6,12 +6,12 @@ stride 1, so that LLVM vectorises them."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
 from tilewright.base.dtype import DType, Scalar, dtypes
-from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.kernels import running
+from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp, const
 
 MAX_KERNELS = 64  # shapes for which the graph of a kernel is cached
@@ -20,19 +20,8 @@ MAX_KERNELS = 64  # shapes for which the graph of a kernel is cached
 ROUNDING = {dtypes.float32: 2.0**-24, dtypes.float64: 2.0**-53}
 
 
-class Loops:
-    """The ranges and placeholders of one kernel, numbered as they are made."""
-
-    def __init__(self) -> None:
-        self._ranges = itertools.count()
-        self._slots = itertools.count()
-
-    def over(self, size: int | UOp) -> UOp:
-        return UOp.range(size, next(self._ranges))
-
-    def lanes(self, size: int) -> UOp:
-        """A vectorised loop, where the target has vectors."""
-        return UOp.range(size, next(self._ranges), AxisType.UPCAST)
+class Loops(running.Loops):
+    """Ranges, and placeholders that start with a value."""
 
     def register(self, dtype: DType, value: UOp | Scalar, *loops: UOp) -> UOp:
         """One element of memory that starts with a value in each iteration of the loops."""
