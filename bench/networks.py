@@ -12,6 +12,7 @@ result) are compared with torch's in a wider dtype before anything is timed; a r
 from __future__ import annotations
 
 import argparse
+import compileall
 import importlib.util
 import json
 import os
@@ -350,6 +351,9 @@ def main() -> None:
     if chosen.worker:
         worker(jobs[0], chosen.worker, modes, Path(chosen.folder), chosen.kernels)
         return
+    # As `make` and an installer do: else the first call compiles the package's own modules, where Python may not keep
+    # their bytecode.
+    compileall.compile_dir(ROOT / "tilewright", quiet=1)
     rows = []
     for job in jobs:
         start = time.perf_counter()

@@ -214,7 +214,8 @@ def element_count(shape: Shape) -> int:
 
 def max_count(shape: Shape) -> int:
     """The greatest number of elements: a variable size counts with its greatest value."""
-    return math.prod([size if isinstance(size, int) else size.greatest for size in shape])
+    count = math.prod(shape)
+    return count if type(count) is int else math.prod([s if isinstance(s, int) else s.greatest for s in shape])
 
 
 def operator(op: Op) -> Callable[[T, T | Scalar], T]:

@@ -22,9 +22,12 @@ def keep_checks(
     outputs: Sequence[UOp], params: Sequence[UOp], device: str, target_of: Callable[[str], Target]
 ) -> Sequence[UOp]:
     order = toposort(*outputs)
-    if not any(node.op is Ops.CHECK for node in order):
+    checks = [node for node in order if node.op is Ops.CHECK]
+    if not checks:
         return outputs
     devices = find_devices(order, params, device)
+    if all(kept_check(node, target_of(devices[node])) is node for node in checks):
+        return outputs
 
     def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
         return kept_check(node.with_src(src), target_of(devices[node])) if node.op is Ops.CHECK else None

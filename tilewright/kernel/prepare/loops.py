@@ -3,6 +3,8 @@ loops of the axes of a contiguous tensor; splitting removes divisions from the i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp
@@ -20,6 +22,7 @@ from tilewright.kernel.transforms.pad import mask_axis
 # A loop that a divisor does not divide is padded to whole blocks where it has at least this many.
 MIN_BLOCKS = 4
 _NAMING = (Ops.REDUCE, Ops.END, Ops.AFTER, Ops.BARRIER)
+_ADDRESSING = frozenset({Ops.ADD, Ops.MUL, Ops.INDEX, *_NAMING})
 
 
 def merge_loops(sink: UOp) -> UOp:
@@ -35,36 +38,31 @@ def merge_loops(sink: UOp) -> UOp:
         sink = _merge(sink, *pair)
 
 
-def _neighbours(view: KernelView) -> list[tuple[UOp, UOp]]:
+def _neighbours(view: KernelView) -> Iterator[tuple[UOp, UOp]]:
     """Adjacent loops that could be merged: both output loops, or both closed by the same reductions."""
-    pairs = []
+    closed = [ranges for node in view.nodes if (ranges := named_ranges(node))]
+    stores = [node.ranges for node in view.nodes if node.op is Ops.STORE]
     for outer, inner in zip(view.axes, view.axes[1:], strict=False):
         if outer.arg.kind is not inner.arg.kind or outer.arg.kind not in (AxisType.LOOP, AxisType.REDUCE):
             continue
-        if is_counted(outer) and is_counted(inner) and _closed_alike(view, outer, inner):
-            pairs.append((outer, inner))
-    return pairs
-
-
-def _closed_alike(view: KernelView, outer: UOp, inner: UOp) -> bool:
-    """Whether every node that closes one of the axes closes both, and no store is inside only one of them."""
-    if any((outer in named_ranges(node)) != (inner in named_ranges(node)) for node in view.nodes):
-        return False
-    return all((outer in node.ranges) == (inner in node.ranges) for node in view.nodes if node.op is Ops.STORE)
+        # Every node that closes one of the axes closes both, and no store is inside only one of them.
+        is_alike = all((outer in ranges) == (inner in ranges) for ranges in (*closed, *stores))
+        if is_alike and is_counted(outer) and is_counted(inner):
+            yield outer, inner
 
 
 def _walk_as_one(view: KernelView, outer: UOp, inner: UOp) -> bool:
     """Whether both axes occur in addresses only, and there with strides of one contiguous loop."""
     ratio = size_of(inner)
-    users = [node for node in view.nodes if outer in node.src or inner in node.src]
-    if any(node.op not in (Ops.ADD, Ops.MUL, Ops.INDEX, *_NAMING) for node in users):
-        return False
     for access in view.index_nodes:
         if len(access.src) == 3 and (outer in access.src[2].ranges or inner in access.src[2].ranges):
             return False
         outer_step, inner_step = stride(access, outer), stride(access, inner)
         if outer_step is None or inner_step is None or outer_step != inner_step * ratio:
             return False
+    users = [node for node in view.nodes if outer in node.src or inner in node.src]
+    if any(node.op not in _ADDRESSING for node in users):
+        return False
     positions = {access.src[1] for access in view.index_nodes}
     return not _used_elsewhere(view, positions, (outer, inner))
 

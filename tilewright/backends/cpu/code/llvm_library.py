@@ -2,8 +2,8 @@
 
 llvmlite's own modules are not imported: that takes eight times as long as opening the library. They also call all of
 LLVM under one lock and release the GIL at each call, so threads that compile would wait for one another a
-dozen times a kernel. Here the library is opened twice: short functions hold the GIL, and the one that generates code,
-which takes nearly all of the time, releases it. What these functions work on (a context,
+dozen times a kernel. Here the library is opened twice: short functions hold the GIL, and the two that parse the text
+and generate code, which take nearly all of the time, release it. What these functions work on (a context,
 its module, a target machine) belongs to one call, which is what LLVM asks of threads."""
 
 import contextlib
@@ -34,12 +34,12 @@ _QUICK: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "InitializeNativeAsmParser": (None, ()),
     "InitializeNativeAsmPrinter": (None, ()),
     "InitializeNativeTarget": (None, ()),
-    "ParseAssembly": (c_void_p, (c_void_p, c_char_p, _MESSAGE)),
     "SetDataLayout": (None, (c_void_p, c_char_p)),
     "SetTarget": (None, (c_void_p, c_char_p)),
     "VerifyModule": (c_bool, (c_void_p, _MESSAGE)),
 }
 _LONG: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "ParseAssembly": (c_void_p, (c_void_p, c_char_p, _MESSAGE)),
     "TargetMachineEmitToMemory": (c_void_p, (c_void_p, c_void_p, c_int, _MESSAGE)),
 }
 
