@@ -158,9 +158,9 @@ def has_rows(view: KernelView) -> bool:
 def is_window(view: KernelView, axis: UOp) -> bool:
     """Whether adjacent outputs read the elements along an axis one further: threads along such an output loop read
     adjacent elements."""
-    along = [access for access in large_accesses(list(view.loads)) if stride(access, axis) == 1]
+    along = large_accesses([access for access in view.loads if stride(access, axis) == 1])
     loops = [loop for loop in output_loops(view) if size_of(loop) >= warp_threads(view.target)]
-    return all(any(stride(access, loop) == 1 for loop in loops) for access in along)
+    return bool(along) and all(any(stride(access, loop) == 1 for loop in loops) for access in along)
 
 
 def keep_short_rows(builder: GroupOptBuilder) -> bool:
