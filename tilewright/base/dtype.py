@@ -1,19 +1,20 @@
 """The element types. In: a name, an alias or a Python value. Out: one `DType` object per type, compared by identity.
 Casting a Python number to a type, and the one promotion table, are defined here and used by every stage.
-Nothing below the standard library is needed, so importing this module is cheap."""
+Nothing outside the standard library is needed, so importing this module is cheap."""
 
 from __future__ import annotations
 
 import builtins
 import math
 import struct
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+from tilewright.base.records import field, record
 
 Scalar = bool | int | float
 
 
-@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+@record
 class DType:
     """One element type; `kind` is bool, int, uint, float or index, `code` its struct character where it has one."""
 
@@ -29,6 +30,9 @@ class DType:
     is_int: bool = field(init=False)  # signed, unsigned or index
     is_unsigned: bool = field(init=False)
     is_bool: bool = field(init=False)
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "itemsize", (self.bits + 7) // 8)

@@ -4,10 +4,10 @@ Stages decide by these facts and never by a device's name."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tilewright.base.dtype import DType, dtypes
+from tilewright.base.records import record
 
 ALL_DTYPES = frozenset(dtypes.all)
 # What every instruction set has; the rest is decomposed where a target does not name it.
@@ -56,7 +56,7 @@ class TileLayout(NamedTuple):
 _LINE_PADDING = 4
 
 
-@dataclass(frozen=True)
+@record
 class CoreAxis:
     """A part of a tile's row or column number: `step` times an index below `size`. The index is part of the number of
     a thread, which it moves by `thread`; where that is 0 it counts the elements that one thread holds."""
@@ -66,7 +66,7 @@ class CoreAxis:
     thread: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class TensorCore:
     """A way to multiply matrices that the threads of a work-group share. It makes tiles of `rows` by `columns`; a
     thread holds the elements whose row and column the axes give. `depth` steps of the summed axis are taken at a time.
@@ -112,7 +112,7 @@ class TensorCore:
         return sorted((a for a in self.row_axes + self.column_axes if a.thread), key=lambda a: -a.thread)
 
 
-@dataclass(frozen=True)
+@record
 class DotProduct:
     """An instruction that adds `terms` products of neighbours to each lane of a vector of sums; the sums wrap."""
 
@@ -123,7 +123,7 @@ class DotProduct:
     terms: int
 
 
-@dataclass(frozen=True)
+@record
 class Target:
     """Facts of one device kind. `native` are the dtypes whose arithmetic the renderer can write directly. One that
     lacks 64-bit integers lacks float64 too; its renderer moves pairs of words (codegen/wide_integers.py)."""
@@ -156,7 +156,7 @@ class Target:
     cache_bytes: int = 1 << 20  # of the last-level cache, which the cores share
     core_bytes_per_clock: float = 32.0  # from that cache to one core, while all of them read
     tlb_entries: int = 64  # pages whose translation the first-level TLB of a core holds
-    native: frozenset[DType] = field(default=ALL_DTYPES)
+    native: frozenset[DType] = ALL_DTYPES
     # Small floats without arithmetic of their own that the renderer converts to and from float32 itself.
     native_casts: frozenset[DType] = frozenset()
     # Ops (by name) that the renderer writes itself; every other one is decomposed by codegen.

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import InternalError
+from tilewright.base.records import field, mutable_record
 from tilewright.graph.ops import AxisType, Ops, reduce_identity
 from tilewright.graph.uop import UOp, const, memory_of
 from tilewright.graph.walk import map_nodes, toposort
@@ -30,7 +30,7 @@ Path = tuple[UOp, ...]
 Point = tuple[UOp, Path]
 
 
-@dataclass
+@mutable_record
 class Block:
     """The inside of one loop: nodes and inner loops, with what each waits for."""
 

@@ -4,12 +4,12 @@ which order."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import UnsupportedError
 from tilewright.base.events import stage_timer
+from tilewright.base.records import mutable_record, replace
 from tilewright.base.target import Target
 from tilewright.codegen.addresses import choose_index_width, split_addresses
 from tilewright.codegen.cascade import cascade_sums
@@ -32,7 +32,7 @@ from tilewright.graph.walk import toposort
 NO_THREADS = Threads(())
 
 
-@dataclass
+@mutable_record
 class Lowering:
     """A kernel on its way to a program. `threads` are the axes of the work-group, once they are settled."""
 

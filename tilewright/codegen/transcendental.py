@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from tilewright.base.dtype import DType, cast_scalar, dtypes
+from tilewright.base.records import record
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 
@@ -27,7 +27,7 @@ LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
 
 
-@dataclass(frozen=True)
+@record
 class Format:
     """What the functions know of a float type. `ln2_high` times a whole exponent is exact, so is `half_pi_high` times
     an integer of half the type's width, and so are the first two `half_pi_parts` times the quarter turns in

@@ -7,12 +7,13 @@ from __future__ import annotations
 import difflib
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import tilewright.engine.devices  # noqa: F401 (enters the devices)
 from tilewright.base.config import Context
 from tilewright.base.errors import FileError
+from tilewright.base.records import replace
 from tilewright.debug.replay import bound_outputs, contents_of, stripped_kernel
 from tilewright.engine.compilation.compile import draft_kernel
 from tilewright.engine.compilation.stored import target_text

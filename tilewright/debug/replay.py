@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 import tilewright.engine.devices  # noqa: F401 (enters the devices)
 from tilewright.base.config import Context
 from tilewright.base.errors import TilewrightError
+from tilewright.base.records import replace
 from tilewright.codegen.pipeline import program_params
 from tilewright.debug.sum_order import Array, steady_elements
 from tilewright.engine.compilation.compile import compile_with

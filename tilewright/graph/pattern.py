@@ -3,7 +3,6 @@ puts them together, `matcher.py` compiles them; `simplify/` and the passes write
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -174,5 +173,7 @@ def parameters_of(function: Callable[..., Any]) -> list[str]:
     """The names of a function's parameters; read off its code where it has one, which is ten times as fast."""
     code = getattr(function, "__code__", None)
     if code is None:
+        import inspect  # slow to import, and rules are functions with code
+
         return list(inspect.signature(function).parameters)
     return list(code.co_varnames[: code.co_argcount])

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from tilewright.base.dtype import DType
+from tilewright.base.records import record
 from tilewright.base.target import Target
 from tilewright.graph.uop import UOp
 
@@ -37,7 +37,7 @@ class OptOps(enum.Enum):
     __hash__ = object.__hash__
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Opt:
     """One transform with its axis and argument."""
 
@@ -49,7 +49,7 @@ class Opt:
         return f"Opt(OptOps.{self.op.name}, {self.axis}, {self.arg})"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KernelInfo:
     """The argument of a kernel's SINK. `opts_to_apply`: () none, a tuple exactly those, None the heuristic's choice.
     `applied` is what the kernel stage did, for people to see. `fills` are the arguments of a custom kernel that hold
@@ -64,7 +64,7 @@ class KernelInfo:
     section_buffers: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Param:
     """A buffer argument of a program."""
 
@@ -76,7 +76,7 @@ class Param:
     holds_checks: bool = False  # a word per CHECK, which any failing element may write: no result of the program
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Program:
     """A linear program: `body` in order of execution, every node after its sources.
 
@@ -107,7 +107,7 @@ class Program:
         return 1 if self.section is None else int(self.section.src[0].arg)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Slot:
     """Memory of a schedule: `kind` is input (bound by the caller), output (kept by the caller), temp, or check: a word
     for each CHECK of one kernel, which is 0 before it runs and afterwards the value that failed, if any did (0 is in
@@ -123,7 +123,7 @@ class Slot:
         return self.dtype.itemsize * self.size
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Access:
     """A declared access: bytes [start, stop) of a slot."""
 
@@ -135,7 +135,7 @@ class Access:
         return self.slot == other.slot and self.start < other.stop and other.start < self.stop
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Item:
     """One step of a schedule: a kernel (`ast` is a SINK) or a copy between devices (`ast` is None).
 
@@ -153,7 +153,7 @@ class Item:
     checks: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Schedule:
     """Items in order. The first slots are the inputs, in the order of the graph's PARAMs; `outputs[k]` is the slot that
     holds the k-th requested value. Temps share one arena per device: `offsets` has (slot, byte offset) for each,

@@ -3,9 +3,8 @@ and the kernel with one of them split. Every transform is written with these."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from tilewright.base.dtype import dtypes
+from tilewright.base.records import field, record
 from tilewright.base.target import Target
 from tilewright.graph.affine import Affine, affine, from_affine
 from tilewright.graph.ops import Axis, AxisType, Ops
@@ -84,7 +83,7 @@ def add_range(made: list[UOp], slot: int, size: int, kind: AxisType) -> UOp:
     return made[-1]
 
 
-@dataclass(frozen=True)
+@record
 class KernelView:
     """A kernel and the target it is for, with the facts that transforms and heuristics ask for."""
 
@@ -97,7 +96,7 @@ class KernelView:
     accesses: tuple[UOp, ...]  # the INDEX nodes of buffers: a placeholder is not memory traffic
     stores: tuple[UOp, ...]  # the accesses that are written
     # The kernels that the heuristic made while it chose opts, by the kernel and the opt: they are not made again.
-    trail: dict[tuple[UOp, Opt], UOp] = field(default_factory=dict, compare=False, repr=False)
+    trail: dict[tuple[UOp, Opt], UOp] = field(default_factory=dict, compare=False)
 
     @property
     def reduce_axes(self) -> frozenset[UOp]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, field, replace
 
 from tilewright.base.config import options
 from tilewright.base.events import listeners, stage_timer
 from tilewright.base.quota import Quota
+from tilewright.base.records import field, mutable_record, replace
 from tilewright.base.target import Target
 from tilewright.graph.kernels.sections import first_section
 from tilewright.graph.ops import Axis, AxisType
@@ -42,7 +42,7 @@ opt_quota = Quota()  # of OPT_LIMIT
 GROUPS_PER_CORE = 16
 
 
-@dataclass
+@mutable_record
 class Optimisation:
     """A kernel on its way through the stage. `found` are opts for the prepared kernel in place of the heuristic's."""
 

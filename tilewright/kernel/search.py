@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from tilewright.base.errors import KernelOptError
+from tilewright.base.records import field, mutable_record, record
 from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt
@@ -32,7 +32,7 @@ TILE_PER_REGISTER = 8
 BATCH = 16
 
 
-@dataclass(frozen=True)
+@record
 class Trial:
     """One candidate. `seconds` is None where it was dropped, for the `reason`."""
 
@@ -41,7 +41,7 @@ class Trial:
     reason: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class Limits:
     """`width` kernels are kept from round to round; a search measures at most `candidates` and ends after `seconds`."""
 
@@ -50,7 +50,7 @@ class Limits:
     seconds: float
 
 
-@dataclass
+@mutable_record
 class Search:
     """The state of a search. `trials` may hold records of an earlier run."""
 

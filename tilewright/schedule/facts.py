@@ -7,8 +7,7 @@ is not counted: whether to store that is decided at the node that they share."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tilewright.base.records import mutable_record
 from tilewright.graph.kernels.custom import updated_source
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Kind, max_count
@@ -21,7 +20,7 @@ PERMUTING = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.FLIP})
 TRANSPARENT = frozenset({Ops.CONTIGUOUS, Ops.DETACH})
 
 
-@dataclass(slots=True)
+@mutable_record
 class Facts:
     level: int  # the depth of nested reductions
     distinct: int  # elements of the largest tensor that it reads, before any EXPAND

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
+from tilewright.base.records import mutable_record
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import substitute, toposort
@@ -18,7 +18,7 @@ from tilewright.schedule.steps import Part, Step, Store, kernel_step
 from tilewright.schedule.uses import size_of
 
 
-@dataclass
+@mutable_record
 class Group:
     """Steps that become one."""
 

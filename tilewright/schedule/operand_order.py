@@ -9,12 +9,11 @@ stores it so at once. An input is copied once."""
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from tilewright.base.records import field, record
 from tilewright.base.target import Target
 from tilewright.graph.affine import Affine, affine
 from tilewright.graph.ops import Ops
@@ -33,7 +32,7 @@ MIN_RESULT = 1 << 18
 _INPUTS = frozenset({Ops.PARAM, Ops.BUFFER, Ops.ASSIGN})
 
 
-@dataclass(frozen=True)
+@record
 class _Factor:
     """A factor of a contraction: the views and conversions from its base on, and which element of the base it reads."""
 
@@ -41,11 +40,10 @@ class _Factor:
     base: UOp
     indices: tuple[UOp, ...]
     valid: UOp
+    position: Affine = field(init=False, compare=False)  # of an element in memory, were the base stored as it is
 
-    @functools.cached_property
-    def position(self) -> Affine:
-        """Where an element is in memory, were the base stored as it is."""
-        return affine(flatten_index(self.indices, self.base.shape))
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "position", affine(flatten_index(self.indices, self.base.shape)))
 
     @property
     def is_plain(self) -> bool:

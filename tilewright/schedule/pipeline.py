@@ -4,13 +4,13 @@ which order."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 
 from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import VerifyError
 from tilewright.base.events import stage_timer
 from tilewright.base.quota import Quota
+from tilewright.base.records import field, mutable_record, replace
 from tilewright.base.target import Target
 from tilewright.graph.build import stored_root
 from tilewright.graph.kernels.custom import updated_source
@@ -41,7 +41,7 @@ def any_target(device: str) -> Target:
     return Target(device)
 
 
-@dataclass
+@mutable_record
 class Scheduling:
     """A graph on its way to a schedule: what is given, then what each pass adds."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
+from tilewright.base.records import field, mutable_record
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
@@ -33,7 +33,7 @@ class Store(NamedTuple):
     start: int = 0
 
 
-@dataclass
+@mutable_record
 class Step:
     """A kernel; or a copy or a custom kernel, which has no stores: its node says what it does."""
 

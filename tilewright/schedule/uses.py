@@ -5,10 +5,10 @@ the index."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
+from tilewright.base.records import field, mutable_record
 from tilewright.graph.bounds import dtype_bounds
 from tilewright.graph.gradients.gather import counting_axis
 from tilewright.graph.ops import Axis, AxisType, Ops
@@ -41,7 +41,7 @@ class Use(NamedTuple):
     in_short: bool  # the reductions around it are short, and only views lie between
 
 
-@dataclass
+@mutable_record
 class Plan:
     """What `plan_fusion` decides."""
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from tilewright.backends.cuda.tensor_map import TensorMap
+from tilewright.base.records import record
 from tilewright.codegen.tiles import axis_size, tile_value
 from tilewright.graph.affine import Affine, affine
 from tilewright.graph.ops import AxisType, Ops
@@ -23,7 +23,7 @@ VECTOR_BYTES = 16
 MAX_BOX_ROWS, MAX_SIZE = 256, 1 << 31
 
 
-@dataclass(frozen=True)
+@record
 class Box:
     """`rows` rows of `parts` lines, from the row `row` on; `around` counts what has another stride than rows."""
 
@@ -53,7 +53,7 @@ class _Threads:
         return found
 
 
-@dataclass(frozen=True)
+@record
 class _Split:
     """An integer as a part that is known for each thread and element of its tile, and a part that all have alike."""
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, replace
 
 from tilewright.backends.cuda.boxes import Box, find_boxes
 from tilewright.backends.cuda.chain_text import columns_of
 from tilewright.backends.cuda.dot_plan import WARP_GROUP
 from tilewright.backends.cuda.tensor_map import TensorMap
 from tilewright.backends.cuda.tile_plan import ALIGNMENT
+from tilewright.base.records import record, replace
 from tilewright.codegen.c_style.launch import Launch, plan_launch
 from tilewright.codegen.tiles import axis_size, tile_value
 from tilewright.graph.affine import affine
@@ -34,7 +34,7 @@ MULTIPLYING_GROUPS = (2, 3)
 BARRIER_BYTES = 8
 
 
-@dataclass(frozen=True)
+@record
 class Rescaled:
     """A product that is added to an array of registers times a factor: array = array * factor + product. `replaced` are
     the nodes that do so, which are not written one by one."""
@@ -44,7 +44,7 @@ class Rescaled:
     replaced: frozenset[UOp]
 
 
-@dataclass(frozen=True)
+@record
 class TileChain:
     """`once` are tiles that are staged before the loop, `ring` those of every step. In the body of `program` the loop
     begins with what stages a step; the barrier `ready` and the rest follow; what both need stands there twice."""

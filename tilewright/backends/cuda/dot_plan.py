@@ -4,10 +4,10 @@ operands, and the launch. `dot` and `dot_text` write its text, the device encode
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from tilewright.backends.cuda.cores import is_warp_group_core
 from tilewright.backends.cuda.tensor_map import TensorMap
+from tilewright.base.records import record
 from tilewright.base.target import TensorCore
 from tilewright.codegen.c_style.launch import Launch
 from tilewright.codegen.tiles import axis_size
@@ -25,7 +25,7 @@ GROUP_ROWS = 64
 SPARE_SHARED_BYTES = 2048
 
 
-@dataclass(frozen=True)
+@record
 class Side:
     """One operand: how it lies in memory, and the loops around the product that move it."""
 
@@ -39,7 +39,7 @@ class Side:
         return self.tile * LINE_BYTES
 
 
-@dataclass(frozen=True)
+@record
 class DotPlan:
     node: UOp
     core: TensorCore

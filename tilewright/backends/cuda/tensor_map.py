@@ -6,10 +6,10 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from tilewright.base.errors import InternalError
+from tilewright.base.records import record
 
 MAP_BYTES = 128
 MAP_ALIGNMENT = 64
@@ -20,7 +20,7 @@ _UNSIGNED = {1: 0, 2: 1, 4: 2}
 _NO_INTERLEAVE, _SWIZZLE_128_BYTES, _L2_256_BYTES, _ZERO_FILL = 0, 3, 3, 0
 
 
-@dataclass(frozen=True)
+@record
 class TensorMap:
     """A matrix in the buffer of `slot`, from `start` bytes on: sizes and box, fastest dimension first; the strides, in
     bytes, are those of all dimensions but the fastest."""

@@ -4,9 +4,8 @@ shared memory."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewright.backends.cuda.cores import is_warp_group_core
+from tilewright.base.records import record
 from tilewright.base.target import TensorCore
 from tilewright.codegen.tiles import axis_size
 from tilewright.graph.ops import AxisType, Ops
@@ -19,7 +18,7 @@ ALIGNMENT = 1024
 GROUPS, MAX_STAGES = 2, 4
 
 
-@dataclass(frozen=True)
+@record
 class TileRing:
     node: UOp
     core: TensorCore

@@ -3,13 +3,12 @@ error that names the program, the node, the buffer, the index and the thread. Th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from tilewright.backends.python.launch import FIRST_TILE_AXIS, Launch
 from tilewright.backends.python.memory import Conflict, View
 from tilewright.base.errors import EmulatorError, InternalError, OutOfBoundsError, RaceError, UninitialisedReadError
+from tilewright.base.records import mutable_record, record
 from tilewright.graph.interpreter.numpy_math import Array, put
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
@@ -17,7 +16,7 @@ from tilewright.graph.uop import UOp
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Site:
     """Where and when an access happens: the node at a position of a program's body, in an epoch, by some groups."""
 
@@ -36,7 +35,7 @@ class Site:
         return kind(self.program, text, remedy, location=lines[0] if lines else None)
 
 
-@dataclass(slots=True)
+@mutable_record
 class Selection:
     """The elements of an access that happen, flat: positions in the access's shape, indices as the program wrote them,
     addresses in the view's data."""

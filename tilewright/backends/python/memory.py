@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from tilewright.backends.python.launch import Launch
+from tilewright.base.records import mutable_record
 from tilewright.graph.interpreter.evaluate import numpy_dtype
 from tilewright.graph.interpreter.numpy_math import Array
 from tilewright.graph.uop import UOp
@@ -121,7 +121,7 @@ def _first(wrong: Array) -> int | None:
     return position if wrong.size and wrong[position] else None
 
 
-@dataclass(slots=True)
+@mutable_record
 class View:
     """Memory as elements of one dtype. `data` is flat and holds one instance of the buffer, or one per work-group or
     thread, which begins at its offset. Element k lies in cells `origin + k * width` up to the next element's."""

@@ -4,9 +4,8 @@ before it is computed, or outside of the loop that computes it, is refused here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewright.base.errors import InternalError
+from tilewright.base.records import record
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import TILE_DOT_CLOSED, UOp
@@ -15,7 +14,7 @@ from tilewright.graph.walk import toposort
 MEMORY_OPS = frozenset({Ops.PARAM, Ops.DEFINE_LOCAL, Ops.DEFINE_REG})
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Plan:
     """`ends[k]` is the position of the END of the loop opened at k; `releases[k]` are the values nobody reads after k.
 

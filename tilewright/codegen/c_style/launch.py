@@ -4,8 +4,8 @@ of the program is found from their numbers. Renderer and device both ask here, s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from tilewright.base.records import record
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp
@@ -19,7 +19,7 @@ def axis_size(axis: UOp) -> int:
     return int(size.arg) if size.is_const else int(size.vmax)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AxisPlace:
     """An axis is `index // stride % size` of the index along a dimension; `is_last` where no modulo is needed.
     `dimension` is None where the index is that of all dimensions together, x the fastest."""
@@ -30,7 +30,7 @@ class AxisPlace:
     is_last: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Launch:
     """`grid` work-groups of `group` threads each, along x, y and z. Where `count` is less than the product of the grid,
     work-groups from number `count` on have nothing to do."""

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from typing import Any
 
+from tilewright.base.records import replace
 from tilewright.debug.investigate.reduce import reduce_repro
 from tilewright.debug.investigate.steps import examine
 from tilewright.debug.investigate.trial import counted_replay

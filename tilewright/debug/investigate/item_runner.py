@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import numpy as np
 
 from tilewright.base.errors import OutOfBoundsError
+from tilewright.base.records import replace
 from tilewright.codegen.pipeline import program_params
 from tilewright.debug.investigate.equivalence import interpret_kernel
 from tilewright.debug.replay import bindings_of, computed_values

@@ -17,11 +17,11 @@ import os
 import runpy
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from tilewright.base.records import replace
 from tilewright.debug.describe import show_location
 from tilewright.debug.dump import buffer_bytes, schedule_repro
 from tilewright.debug.investigate.finding import Finding

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 
 import numpy as np
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import TilewrightError
+from tilewright.base.records import replace
 from tilewright.debug.replay import bindings_of, contents_of, expected_values, fixed_outputs
 from tilewright.debug.sum_order import Array
 from tilewright.graph import build

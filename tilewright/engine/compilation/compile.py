@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.base.config import options
 from tilewright.base.events import emit, listeners, stage_timer, stage_times
 from tilewright.base.forks import renewed_lock
+from tilewright.base.records import mutable_record, replace
 from tilewright.engine.compilation.stored import is_usable, kernel_key, kernel_options, read_kernel, write_kernel
 from tilewright.engine.compilation.workers import Workers, tuned_interpreter
 from tilewright.engine.recent import KERNELS_PER_PLAN, RecentTable
@@ -26,7 +26,7 @@ kernel_tables: list[RecentTable[Any, Any]] = [_kernels, _loaded]  # and those of
 _lock = renewed_lock()
 
 
-@dataclass(slots=True)
+@mutable_record
 class Draft:
     """A kernel whose text is rendered. Its binary is read from disk, or made by `compile`, on any thread."""
 
@@ -58,7 +58,7 @@ class Draft:
             write_kernel(self.stored_key, self.program, launch, self.key)
 
 
-@dataclass(slots=True)
+@mutable_record
 class LoadedKernel:
     """A kernel ready to launch. `stored_key` is its key in the disk cache; None where it is not stored."""
 
@@ -70,7 +70,7 @@ class LoadedKernel:
     stored_key: str | None
 
 
-@dataclass(slots=True)
+@mutable_record
 class CompiledKernel(LoadedKernel):
     """A kernel with its graph and text, which are made again on request if the kernel was loaded from disk."""
 

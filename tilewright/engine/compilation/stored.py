@@ -4,7 +4,6 @@ kernel's text, the target, the options, and the package's own files."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import operator
@@ -14,6 +13,7 @@ from typing import Any
 
 from tilewright.base.config import options, options_that_affect
 from tilewright.base.events import emit, listeners
+from tilewright.base.records import field_names, record
 from tilewright.base.target import Target
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
@@ -52,7 +52,7 @@ _WATCHED = frozenset(
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record
 class StoredKernel:
     name: str
     operations: int
@@ -131,7 +131,7 @@ def options_text() -> str:
 @functools.cache
 def target_text(target: Target) -> str:
     """Every field, sets in a fixed order."""
-    fields = ((field.name, getattr(target, field.name)) for field in dataclasses.fields(target))
+    fields = ((name, getattr(target, name)) for name in field_names(target))
     return " ".join(f"{name}={sorted(map(repr, v)) if isinstance(v, frozenset) else repr(v)}" for name, v in fields)
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from tilewright.base.dtype import DType
 from tilewright.base.errors import KernelDifferenceError
+from tilewright.base.records import replace
 from tilewright.codegen.pipeline import lower, program_params
 from tilewright.engine.compilation.difference import find_difference
 from tilewright.graph.ops import Ops

@@ -17,7 +17,6 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
@@ -26,6 +25,7 @@ from tilewright.base.errors import JitError
 from tilewright.base.events import emit, listeners
 from tilewright.base.forks import renewed_lock
 from tilewright.base.location import user_location
+from tilewright.base.records import mutable_record
 from tilewright.base.warning import JitWarning
 from tilewright.engine.execution.checks import find_failure
 from tilewright.engine.execution.traces import traces
@@ -65,7 +65,7 @@ _METHOD_PREFIX = "_jitted_"  # of the attribute in which an object keeps a jitte
 _RUNS_LATER = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
 
 
-@dataclass
+@mutable_record
 class Entry:
     """What is known of calls with one signature."""
 

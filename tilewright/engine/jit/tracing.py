@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from tilewright.base.errors import JitError, UserError
 from tilewright.base.location import user_location
+from tilewright.base.records import field, mutable_record, replace
 from tilewright.engine.execution.run import Execution
 from tilewright.engine.execution.traces import Trace, tracing
 from tilewright.engine.jit.arguments import OBJECT, Bound, flatten, leaves_in, owners_of
@@ -47,7 +47,7 @@ class Destination(NamedTuple):
     put: Callable[[Sequence[Any], Any], None]
 
 
-@dataclass
+@mutable_record
 class Record:
     """One traced call."""
 

@@ -4,8 +4,8 @@ graph with a PARAM for each buffer, so that equal structures are equal graphs, a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
+from tilewright.base.records import replace
 from tilewright.engine.memory.parts import exchange_buffers, is_held
 from tilewright.graph.kernels.custom import updated_source, without_gradient
 from tilewright.graph.marks import is_seen_by_gradients_alone

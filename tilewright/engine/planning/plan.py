@@ -7,13 +7,13 @@ new                      the graph is scheduled, its kernels are compiled where 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from tilewright.base.config import options
 from tilewright.base.errors import KernelDifferenceError
 from tilewright.base.events import emit, listeners, stage_timer
 from tilewright.base.forks import renewed_lock
+from tilewright.base.records import mutable_record
 from tilewright.base.target import Target
 from tilewright.engine.compilation.compile import (
     LoadedKernel,
@@ -50,7 +50,7 @@ from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver
 
 
-@dataclass(slots=True, eq=False)
+@mutable_record
 class Plan:
     """A schedule, and the kernel of each item: None for a copy. The items of a stored one hold no kernel graphs."""
 

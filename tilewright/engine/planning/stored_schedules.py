@@ -4,7 +4,6 @@ graph and all that the stages from there to a binary read; the user's lines are 
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 from tilewright.base.dtype import to_dtype
 from tilewright.base.errors import DTypeError
 from tilewright.base.events import emit
+from tilewright.base.records import field_names
 from tilewright.engine.compilation.stored import frozen, nodes_text, options_text, package_identity, target_text
 from tilewright.graph.build import placed_on
 from tilewright.graph.ops import Ops
@@ -148,11 +148,9 @@ def _starts_fit(item: Item, slots: Sequence[Slot], kernel: str | None) -> bool:
 
 # Fields that are plain values, so that one which a record is given later is stored as well. A line belongs to the
 # process that ran it, and a kernel is found by its key.
-_ITEM_FIELDS = [
-    field.name for field in dataclasses.fields(Item) if field.name not in ("ast", "line", "reads", "writes")
-]
-_PLAN_FIELDS = [field.name for field in dataclasses.fields(Schedule) if field.name not in ("items", "slots")]
+_ITEM_FIELDS = [name for name in field_names(Item) if name not in ("ast", "line", "reads", "writes")]
+_PLAN_FIELDS = [name for name in field_names(Schedule) if name not in ("items", "slots")]
 
 
 def _row(record: Access | Slot, *left_out: str) -> list[Any]:
-    return [getattr(record, field.name) for field in dataclasses.fields(record) if field.name not in left_out]
+    return [getattr(record, name) for name in field_names(record) if name not in left_out]

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
+from tilewright.base.records import record
 from tilewright.base.target import TensorCore
 from tilewright.graph.kernels.tiles import (
     FLOAT,
@@ -53,7 +53,7 @@ class Steps(NamedTuple):
     start: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class Attention:
     """Facts of a call. `shared` heads of queries have the same keys; `mask` are the strides of a mask along batch,
     head, query and key, 0 where it is broadcast."""

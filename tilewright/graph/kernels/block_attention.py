@@ -15,10 +15,10 @@ not visited. The order of every sum depends on the shapes and the target's regis
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from tilewright.base.dtype import DType, dtypes
+from tilewright.base.records import record
 from tilewright.graph.kernels.tiles import after, barrier, end, load, place
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
 from tilewright.graph.records import KernelInfo
@@ -42,7 +42,7 @@ class Tile(NamedTuple):
     columns: int
 
 
-@dataclass(frozen=True)
+@record
 class BlockAttention:
     """Facts of a call. Queries, keys, values and results are dense, (batch, heads, time, width), of `dtype`. `shared`
     heads of queries have the same keys; `mask` are the strides of a mask along batch, head, query and key, 0 where it
@@ -162,7 +162,7 @@ class KeyBlock(NamedTuple):
     size: UOp
 
 
-@dataclass(frozen=True)
+@record
 class Scores:
     """Where the scores of a block of queries and a block of keys are computed: the head and the rows."""
 

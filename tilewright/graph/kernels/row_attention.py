@@ -11,10 +11,10 @@ work-groups share the keys of a head, and a second kernel combines their partial
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
+from tilewright.base.records import record
 from tilewright.graph.kernels.attention import LOG2_E, MINUS_INFINITY, Steps
 from tilewright.graph.kernels.tiles import FLOAT, after, barrier, end, load, number, place
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
@@ -26,7 +26,7 @@ from tilewright.graph.uop import UOp, index_const
 KEYS_AT_A_TIME = 4
 
 
-@dataclass(frozen=True)
+@record
 class RowAttention:
     """Facts of a call. `shared` heads of queries have the same keys; `mask` are the strides of a mask along batch, head
     and key, 0 where it is broadcast. A thread has vectors of `width` adjacent features."""

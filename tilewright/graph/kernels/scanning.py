@@ -7,9 +7,9 @@ summed in blocks with a carry."""
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 
 from tilewright.base.dtype import DType, dtypes
+from tilewright.base.records import record
 from tilewright.graph import build
 from tilewright.graph.kernels.nodes import (
     MAX_KERNELS,
@@ -67,7 +67,7 @@ def scan_rows(rows: UOp, *before: UOp, longest: int) -> UOp:
     return sums.replace(arg=sums.arg._replace(gradient=ScanGradient(longest)))
 
 
-@dataclass(frozen=True)
+@record
 class ScanGradient:
     """An element is part of every sum from its position on, and `before` of all. Equal gradients make equal nodes."""
 

@@ -13,8 +13,7 @@ alone."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from tilewright.base.records import replace
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp

@@ -5,9 +5,9 @@ with a target's limits, `codegen/launch.py` and `codegen/group.py` generate code
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from tilewright.base.records import record
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.simplify import simplify
@@ -35,7 +35,7 @@ class GroupLayout(NamedTuple):
         return apart * math.prod(int(tile.src[0].arg) for tile in self.tiles) * self.parts
 
 
-@dataclass(frozen=True)
+@record
 class Threads:
     """`lanes` are the axes of the work-group, the fastest last, each with the axes of the kernel that are mapped to
     it."""

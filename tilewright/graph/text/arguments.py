@@ -4,12 +4,12 @@ reads the same table, and `show.py` writes whole graphs with `literal`."""
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from tilewright.base import records
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import InternalError
 from tilewright.base.target import TileLayout
@@ -154,9 +154,7 @@ RECORDS: dict[str, Record] = {
 
 
 def field_names(record: Record) -> tuple[str, ...]:
-    made: Any = record.make
-    names = [field.name for field in dataclasses.fields(made)] if dataclasses.is_dataclass(made) else made._fields
-    return tuple(name for name in names if name not in record.hidden)
+    return tuple(name for name in records.field_names(record.make) if name not in record.hidden)
 
 
 def _written_fields(value: Any, record: Record) -> list[Any]:

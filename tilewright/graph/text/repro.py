@@ -22,13 +22,13 @@ import platform
 import textwrap
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib import metadata
 
 from tilewright.base.config import DECLARATIONS, options
 from tilewright.base.dtype import DType, to_dtype
 from tilewright.base.errors import ParseError, TilewrightError
 from tilewright.base.option import Value
+from tilewright.base.records import field, record
 from tilewright.base.version import __version__
 from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import variable_bounds
@@ -48,7 +48,7 @@ _NOT_CARRIED = ("DEBUG", "DEVICE", "PLAN_CACHE", "SHOW_PASS", "CACHE", "CACHE_ME
 _PACKAGES = ("numpy", "llvmlite")
 
 
-@dataclass(frozen=True)
+@record
 class Input:
     """The memory behind the PARAM of this slot. Where `data` is None it is made from the seed."""
 
@@ -58,7 +58,7 @@ class Input:
     data: bytes | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Repro:
     """`graph` is a SINK: a kernel, whose `applied` opts count where `has_opts`, or one whose sources are the values to
     compute, over PARAMs. `values` are those of the variables in its sizes; `sources` are texts of its kernels by device

@@ -7,9 +7,8 @@ that only the right one depends on, and batch loops those that both depend on.""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewright.base.dtype import DType
+from tilewright.base.records import record
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.uop import UOp, const, memory_of
@@ -19,7 +18,7 @@ from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
 _UNASSIGNED = (AxisType.LOOP, AxisType.REDUCE, AxisType.GLOBAL)
 
 
-@dataclass(frozen=True)
+@record
 class Operand:
     """A factor, in the dtype that is multiplied. `loops` are its own output loops, the fastest last."""
 
@@ -32,7 +31,7 @@ class Operand:
         return [node.src[0] for node in toposort(self.value) if node.op is Ops.LOAD]
 
 
-@dataclass(frozen=True)
+@record
 class Contraction:
     """`reduce` is the node that the sum replaces; the columns have stride 1 in the first store where any loop has."""
 

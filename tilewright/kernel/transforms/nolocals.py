@@ -7,8 +7,8 @@ LOCAL and GROUP are refused from now on; every thread is its own work-group.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
+from tilewright.base.records import replace
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.uop import UOp

@@ -10,8 +10,8 @@ The epilogue f is computed on the accumulator elements that each thread holds.""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from tilewright.base.records import record
 from tilewright.base.target import CoreAxis, Target, TensorCore
 from tilewright.graph.affine import Affine, affine, from_affine
 from tilewright.graph.ops import AxisType, DotArg, Ops
@@ -30,7 +30,7 @@ ALIGNMENT = 16
 MAX_BATCH_AXES = 3
 
 
-@dataclass(frozen=True)
+@record
 class Operand:
     """A factor of the product: its LOAD, and its index as an affine form."""
 
@@ -41,7 +41,7 @@ class Operand:
     size: int  # iterations of the axis that read an element: past them there are zeros
 
 
-@dataclass(frozen=True)
+@record
 class Product:
     reduce: UOp
     length: UOp

@@ -17,9 +17,9 @@ order that they have in memory, as vectors where they are contiguous and aligned
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 
 from tilewright.base.dtype import dtypes
+from tilewright.base.records import record
 from tilewright.base.target import CoreAxis, TensorCore, TileLayout
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import AxisType, Ops, ParamArg, TileDotArg
@@ -39,7 +39,7 @@ _BEFORE_COPY, _AFTER_COPY = -1, 0
 _LEFT, _RIGHT = 0, 1
 
 
-@dataclass(frozen=True)
+@record
 class Staging:
     """How an operand's tile is copied: along its own loops, the last of which is the fastest, or along the summed ones,
     `lanes` elements at a time."""
@@ -50,7 +50,7 @@ class Staging:
     lanes: int
 
 
-@dataclass(frozen=True)
+@record
 class TilePlan:
     contraction: Contraction
     core: TensorCore

@@ -5,10 +5,10 @@ kernels is in `graph/kernels/language.py`; docs/custom_kernels.md shows it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from tilewright.base.errors import KernelError, ShapeError, UnsupportedError
+from tilewright.base.records import record, replace
 from tilewright.engine.memory.parts import layout_of
 from tilewright.graph import build
 from tilewright.graph.kernels.custom import CustomKernel, arguments_used, check_kernel, output_node
@@ -146,7 +146,7 @@ def _make_call(ast: UOp, tensors: Sequence[TensorBase], gradient: TensorGradient
     )
 
 
-@dataclass(frozen=True)
+@record
 class TensorGradient:
     """A user's gradient function as a rule on nodes. Equal functions make equal rules and so the same node."""
 

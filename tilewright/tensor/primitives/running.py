@@ -5,9 +5,9 @@ few columns, and for an axis so short that a masked reduction, which fuses with 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from tilewright.base.dtype import DType, dtypes
+from tilewright.base.records import record
 from tilewright.base.target import Target
 from tilewright.graph import build, marks
 from tilewright.graph.kernels.custom import output_node
@@ -117,7 +117,7 @@ def _running(
 # ---------------------------------------------------------------- gradients
 
 
-@dataclass(frozen=True)
+@record
 class SumGradient:
     """An element is part of every sum from its position on: its gradient is the cumulative sum from the other end. The
     totals before each part of a divided column come from the same elements, so they have no gradient of their own."""
@@ -133,7 +133,7 @@ class SumGradient:
         return sums, *(None,) * (len(node.src) - 1)
 
 
-@dataclass(frozen=True)
+@record
 class ProductGradient:
     """The gradient of the products as masked reductions: a quotient would be 0 / 0 after an element that is 0."""
 
@@ -150,7 +150,7 @@ class ProductGradient:
         return flow.propagate(upstream)[factors], *(None,) * (len(node.src) - 1)
 
 
-@dataclass(frozen=True)
+@record
 class ExtremeGradient:
     """The gradient of an extreme goes to the element at its index."""
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import mmap
+import os
 import struct
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from tilewright.backends.cpu.host.system import ROOT, is_number, read_text
@@ -23,7 +23,8 @@ NAMES = ("line_bytes", "page_bytes", "l1_bytes", "l1_ways", "core_cache_bytes", 
 _POWERS = ("line_bytes", "page_bytes")
 _SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 # Of a machine that says nothing of its caches.
-_DEFAULTS: dict[str, int] = {name: getattr(Target, name) for name in NAMES} | {"cache_bytes": 16 << 20}
+_DEFAULTS: dict[str, int] = {name: getattr(Target("defaults"), name) for name in NAMES}
+_DEFAULTS["cache_bytes"] = 16 << 20
 
 
 class Cache(NamedTuple):
@@ -89,16 +90,18 @@ def parse_facts(text: str) -> dict[str, int]:
 # ---------------------------------------------------------------- Linux
 
 
-def linux_caches(root: Path = ROOT) -> list[Cache]:
-    cpu = root / "sys/devices/system/cpu/cpu0"
-    threads = _count_processors(read_text(cpu / "topology/thread_siblings_list")) or 1
+def linux_caches(root: str = ROOT) -> list[Cache]:
+    cpu = os.path.join(root, "sys/devices/system/cpu/cpu0")
+    threads = _count_processors(read_text(cpu, "topology/thread_siblings_list")) or 1
 
     caches = []
-    for folder in sorted((cpu / "cache").glob("index*")):
-        if read_text(folder / "type").strip() != "Instruction":
+    held = os.path.join(cpu, "cache")
+    folders = os.listdir(held) if os.path.isdir(held) else []
+    for folder in (os.path.join(held, name) for name in sorted(folders) if name.startswith("index")):
+        if read_text(folder, "type").strip() != "Instruction":
             names = ("level", "size", "coherency_line_size", "ways_of_associativity")
-            level, size, line, ways = (number_in(read_text(folder / name)) for name in names)
-            sharing = _count_processors(read_text(folder / "shared_cpu_list")) or threads
+            level, size, line, ways = (number_in(read_text(folder, name)) for name in names)
+            sharing = _count_processors(read_text(folder, "shared_cpu_list")) or threads
             caches.append(Cache(level, size, line, ways, cores=-(-sharing // threads)))
     return caches
 

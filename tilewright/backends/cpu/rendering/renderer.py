@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tilewright.backends.cpu.code.llvm import FUNCTION_ATTRIBUTES
@@ -22,6 +21,7 @@ from tilewright.backends.cpu.rendering.joined_bytes import JoinedBytes
 from tilewright.backends.cpu.rendering.memory_access import MemoryAccess
 from tilewright.backends.cpu.rendering.values import Values
 from tilewright.base.errors import InternalError
+from tilewright.base.records import field, mutable_record
 from tilewright.codegen.tiles import Coordinates, TileFacts, axis_size
 from tilewright.graph.kernels.edges import holds_at
 from tilewright.graph.ops import AxisType, Ops
@@ -40,7 +40,7 @@ class _Phi(NamedTuple):
     fill: Callable[[str], None]
 
 
-@dataclass(slots=True)
+@mutable_record
 class _Loop:
     axis: UOp
     label: str

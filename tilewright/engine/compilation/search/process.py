@@ -9,11 +9,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from tilewright.base.errors import InternalError
+from tilewright.base.records import record
 from tilewright.graph.records import Opt
 from tilewright.kernel.search import Opts, Trial
 
@@ -22,7 +22,7 @@ WORKER = "tilewright.engine.compilation.search.worker"
 START_SECONDS = 120.0
 
 
-@dataclass(frozen=True)
+@record
 class Task:
     """The kernel to search for. `hook` names an object (`module:name`) whose `before_run(opts)` and
     `after_run(opts, results)` stand around each run, so that tests can make candidates fail."""
@@ -83,7 +83,7 @@ def describe_exit(code: int) -> str:
     return f"exit code {code}" if code >= 0 else f"signal {-code}"
 
 
-@dataclass(frozen=True)
+@record
 class Timeouts:
     compile_seconds: float = 30.0
     run_seconds: float = 20.0

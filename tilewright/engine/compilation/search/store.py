@@ -6,11 +6,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import replace
 from typing import Any
 
 from tilewright.base.config import options
 from tilewright.base.events import emit
+from tilewright.base.records import replace
 from tilewright.base.target import Target
 from tilewright.engine.compilation.stored import frozen, target_text
 from tilewright.graph.records import KernelInfo, Opt, OptOps

@@ -8,10 +8,10 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from tilewright.base.dtype import dtypes
+from tilewright.base.records import record, replace
 from tilewright.base.target import Target
 from tilewright.graph.kernels.block_attention import STRIP, BlockAttention, Tile, forward_kernel
 from tilewright.graph.kernels.block_attention_gradient import gradient_kernel, padded_keys
@@ -209,7 +209,7 @@ def _kernel(write: Callable[..., UOp], call: BlockAttention) -> PureKernel:
     return PureKernel(attention)
 
 
-@dataclass(frozen=True)
+@record
 class _Rule:
     call: BlockAttention
     plain: Plain
@@ -231,7 +231,7 @@ class _Rule:
         return [gradient(each) if flag else None for flag, each in zip(is_mask, others)]
 
 
-@dataclass(frozen=True)
+@record
 class _Gradient(_Rule):
     """The gradient rule of the kernel, whose arguments are: out, logsumexp, queries, panels, values, mask and random
     state, keys."""
@@ -260,7 +260,7 @@ class _Gradient(_Rule):
         return (None, None, *results, _of_keys(of_key, call.keys))
 
 
-@dataclass(frozen=True)
+@record
 class _SecondGradient(_Rule):
     """The gradient rule of the gradient kernel, whose arguments are: three outputs, queries, keys, the gradient of the
     result, logsumexp, deltas, two panels, mask and random state, values. It differentiates attention built from other

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import DeviceError
+from tilewright.base.records import record, replace
 from tilewright.base.target import TensorCore
 from tilewright.graph.kernels.attention import LOG2_E, Attention, forward_kernel
 from tilewright.graph.kernels.attention_gradient import key_gradient_kernel, query_gradient_kernel
@@ -164,7 +164,7 @@ def _distances(shape: tuple[int, ...]) -> tuple[int, ...]:
 # ---------------------------------------------------------------- kernels and gradients
 
 
-@dataclass(frozen=True)
+@record
 class _Kernel:
     """Builds a kernel over the arguments of a custom kernel."""
 
@@ -175,7 +175,7 @@ class _Kernel:
         return self.write(self.call, *map(memory_behind, arguments))
 
 
-@dataclass(frozen=True)
+@record
 class _Rule:
     """The facts of a call that gradients need. Operands are stored nodes, read through `layouts`. Where
     `is_transposed`, results and gradients (of queries, and of keys and values) have the time axis before the heads."""
@@ -213,7 +213,7 @@ class _Rule:
         return found
 
 
-@dataclass(frozen=True)
+@record
 class _Gradient(_Rule):
     """The gradient rule of the attention kernel, whose arguments are: out, logsumexp, operands and mask."""
 
@@ -238,7 +238,7 @@ class _Gradient(_Rule):
         return (None, None, *found)
 
 
-@dataclass(frozen=True)
+@record
 class _SecondGradient(_Rule):
     """The gradient rule of a gradient kernel, whose arguments are: outputs, operands, the gradient of the result,
     logsumexp, deltas and mask. It differentiates attention built from other operations."""

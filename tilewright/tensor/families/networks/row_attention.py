@@ -7,11 +7,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import DeviceError
+from tilewright.base.records import record
 from tilewright.base.target import Target
 from tilewright.graph.kernels.attention import LOG2_E
 from tilewright.graph.kernels.custom import CustomKernel
@@ -189,7 +189,7 @@ def _distances(shape: tuple[int, ...]) -> tuple[int, int, int]:
     return 0 if batch == 1 else heads * keys, of_head, 0 if keys == 1 else 1
 
 
-@dataclass(frozen=True)
+@record
 class _Gradient:
     """The gradient rule of the kernel: it differentiates attention built from other operations."""
 

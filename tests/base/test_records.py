@@ -1,0 +1,134 @@
+"""Records: what `dataclasses` promise, without the time they take to make."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+import subprocess
+import sys
+from typing import Any, ClassVar
+
+import pytest
+
+from tilewright.base.records import field, field_names, mutable_record, record, replace
+
+
+@record
+class Point:
+    """A frozen one."""
+
+    x: int
+    y: int = 2
+    kinds: ClassVar[tuple[str, ...]] = ("plane",)
+    notes: list[str] = field(default_factory=list, compare=False)
+
+    @property
+    def total(self) -> int:
+        return self.x + self.y
+
+
+@record
+class Other:
+    x: int
+    y: int = 2
+
+
+@record
+class Deeper(Point):
+    z: int = 3
+
+
+@record
+class Empty:
+    pass
+
+
+@record
+class Derived:
+    side: int
+    area: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "area", self.side**2)
+
+
+@mutable_record
+class Counter:
+    name: str
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+def test_values_defaults_and_equality() -> None:
+    assert (Point(1).x, Point(1).y, Point(1, y=5).total, Point.kinds) == (1, 2, 6, ("plane",))
+    assert Point(1) == Point(1, 2)
+    assert hash(Point(1)) == hash(Point(1, 2))
+    assert Point(1) != Point(2)
+    assert Point(1, 2, ["a"]) == Point(1, 2, ["b"])
+    assert Point(1).notes is not Point(1).notes
+    assert Point(1) != Other(1)
+    assert Other(1) != (1, 2)
+    assert Empty() == Empty()
+    assert hash(Empty()) == hash(Empty())
+    assert Deeper(1, z=9).z == 9
+    assert Deeper(1).total == 3
+    assert field_names(Deeper) == ("x", "y", "notes", "z")
+    assert Deeper(1) != Point(1)
+    assert repr(Other(1)) == "Other(x=1, y=2)"
+    assert "notes" not in repr(Point(1))
+    assert not hasattr(Point(1), "__dict__")
+
+
+@pytest.mark.parametrize("arguments", [(), (1, 2, [], 4)])
+def test_wrong_arguments_name_the_class(arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(TypeError, match=r"Point\.__init__\(\)"):
+        Point(*arguments)
+    with pytest.raises(TypeError, match="'w'"):
+        Point(1, w=3)  # type: ignore[call-arg]
+
+
+def test_frozen_and_mutable() -> None:
+    with pytest.raises(AttributeError, match="Point is immutable"):
+        Point(1).x = 2  # type: ignore[misc]
+    with pytest.raises(AttributeError, match="immutable"):
+        del Point(1).x
+    counter, other = Counter("a"), Counter("a")
+    counter.counts["k"] = 1
+    counter.name = "b"
+    assert counter.name == "b"
+    assert other.counts == {}
+    assert counter != other
+    assert len({counter, other}) == 2
+
+
+def test_replace_copy_and_pickle() -> None:
+    point = Point(1, 4, ["kept"])
+    assert replace(point, x=7) == Point(7, 4)
+    assert replace(point, x=7).notes == ["kept"]
+    for again in (copy.copy(point), pickle.loads(pickle.dumps(point)), copy.deepcopy(point)):
+        assert again == point
+        assert again.notes == ["kept"]
+    assert replace(Derived(3), side=4).area == 16
+    assert pickle.loads(pickle.dumps(Derived(3))).area == 9
+    with pytest.raises(TypeError):
+        replace(point, w=1)
+
+
+def test_functions_of_dataclasses_accept_records() -> None:
+    assert dataclasses.is_dataclass(Point)
+    assert [each.name for each in dataclasses.fields(Point)] == ["x", "y", "notes"]
+    assert dataclasses.replace(Point(1), y=9) == Point(1, 9)
+    assert dataclasses.asdict(Derived(2)) == {"side": 2, "area": 4}
+
+
+def test_a_first_result_imports_no_dataclasses() -> None:
+    """Making a dataclass takes 0.8 ms, importing the module 10 ms: a process pays both before its first result."""
+    program = """
+import sys
+before = set(sys.modules)
+from tilewright import Tensor
+assert (Tensor([1, 2, 3]) + 2).tolist() == [3, 4, 5]
+print(sorted({"dataclasses", "inspect", "pathlib", "numpy"} & (set(sys.modules) - before)))
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

@@ -1,0 +1,172 @@
+"""Records: classes of named fields. In: a class whose annotations are its fields. Out: the class with slots, an
+`__init__`, a repr and, where it is frozen, equality and a hash by value.
+
+They are used as `dataclasses` are, which take 0.8 ms to make one class and 10 ms to import: a fifth of what a process
+needs for its first result (docs/measurements/time_to_a_result.md). Here the text of `__init__` is compiled when the
+first instance is made, so a class costs what the statement `class` does. Modules that a first result imports use these,
+which tests/base/test_records.py checks; others may use either."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar, dataclass_transform
+
+R = TypeVar("R")
+
+
+class _Field(NamedTuple):
+    default_factory: Callable[[], Any] | None
+    init: bool
+    compare: bool
+
+
+def field(
+    *, default_factory: Callable[[], Any] | None = None, init: bool = True, compare: bool = True
+) -> Any:  # Any: it stands where a value of the field's own type is expected
+    """What a field needs beyond a default: a value made for each instance, no argument, no part in comparisons."""
+    return _Field(default_factory, init, compare)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def record(cls: type[R]) -> type[R]:
+    """A class whose instances do not change: they are equal where they have one class and equal fields."""
+    made: type[R] = _with_slots(cls)
+    names = [name for name in field_names(made) if name not in _uncompared(made)]
+    values = _values_of(names)
+
+    def equals(self: Any, other: object) -> Any:
+        if self.__class__ is not other.__class__:
+            return NotImplemented
+        return self is other or values(self) == values(other)
+
+    def refuse_change(self: Any, name: str, value: object = None) -> None:
+        raise AttributeError(f"cannot change {name!r}: a {type(self).__name__} is immutable; `replace` makes another")
+
+    for name, method in (("__eq__", equals), ("__hash__", lambda self: hash(values(self)))):
+        if name not in cls.__dict__ or (name == "__hash__" and cls.__dict__[name] is None):
+            setattr(made, name, method)
+    setattr(made, "__setattr__", refuse_change)  # noqa: B010 (mypy refuses to assign to a method)
+    setattr(made, "__delattr__", refuse_change)  # noqa: B010
+    return made
+
+
+@dataclass_transform(eq_default=False, field_specifiers=(field,))
+def mutable_record(cls: type[R]) -> type[R]:
+    """A class whose fields may be assigned. Instances are compared by identity."""
+    made: type[R] = _with_slots(cls)
+    return made
+
+
+def field_names(made: Any) -> tuple[str, ...]:
+    """The fields of a record or a NamedTuple, or of its class, in order."""
+    names: tuple[str, ...] = made.__match_args__
+    return names
+
+
+def replace(made: R, **changes: Any) -> R:
+    """A record with some fields changed."""
+    return type(made)(**{name: getattr(made, name) for name in _arguments(made)} | changes)
+
+
+class _DataclassFields:
+    """What the functions of `dataclasses` (`fields`, `replace`, `asdict`) ask a class for, made when they first do."""
+
+    def __get__(self, instance: object, made: Any) -> Any:
+        import dataclasses
+
+        described = []
+        for name in field_names(made):
+            default = made.__field_defaults__.get(name, dataclasses.MISSING)
+            if isinstance(default, _Field):
+                known = {"default_factory": default.default_factory} if default.default_factory else {"default": None}
+                default = dataclasses.field(**known, init=default.init, compare=default.compare, repr=default.compare)
+            else:
+                default = dataclasses.field(default=default)
+            described.append((name, Any, default))
+        made.__dataclass_fields__ = vars(dataclasses.make_dataclass(made.__name__, described))["__dataclass_fields__"]
+        return made.__dataclass_fields__
+
+
+def _with_slots(cls: Any) -> Any:
+    """The class made again with a slot for each field: a class cannot be given slots later."""
+    own = [name for name, kind in cls.__annotations__.items() if not str(kind).startswith("ClassVar")]
+    inherited: tuple[str, ...] = getattr(cls, "__match_args__", ())
+    defaults = {**getattr(cls, "__field_defaults__", {})}
+    members = {name: value for name, value in cls.__dict__.items() if name not in ("__dict__", "__weakref__")}
+    defaults.update({name: members.pop(name) for name in own if name in members})
+    members["__slots__"] = (*own, "__weakref__") if not inherited else tuple(own)
+    members["__match_args__"] = (*inherited, *own)
+    members["__field_defaults__"] = defaults
+    members["__dataclass_fields__"] = _DataclassFields()
+    made = type(cls)(cls.__name__, cls.__bases__, members)
+
+    def first_init(self: Any, *arguments: Any, **keywords: Any) -> None:
+        made.__init__ = _make_init(made)
+        made.__init__(self, *arguments, **keywords)
+
+    made.__init__ = first_init
+    if "__repr__" not in members:
+        made.__repr__ = _show
+    if "__reduce__" not in members:
+        made.__reduce__ = _reduce
+    return made
+
+
+def _make_init(made: Any) -> Callable[..., None]:
+    """The `__init__` of a record, compiled from text: as fast as one written by hand."""
+    names, defaults = made.__match_args__, made.__field_defaults__
+    parameters, lines = [], []
+    known: dict[str, Any] = {"_absent": object()}
+    for name in names:
+        known[f"_set_{name}"] = getattr(made, name).__set__
+        default = defaults.get(name, known["_absent"])
+        value = name
+        if isinstance(default, _Field):
+            known[f"_make_{name}"] = default.default_factory
+            if not default.init:
+                value = "" if default.default_factory is None else f"_make_{name}()"
+            elif default.default_factory is None:
+                parameters.append(name)
+            else:
+                parameters.append(f"{name}=_absent")
+                value = f"_make_{name}() if {name} is _absent else {name}"
+        elif name in defaults:
+            known[f"_default_{name}"] = default
+            parameters.append(f"{name}=_default_{name}")
+        else:
+            parameters.append(name)
+        if value:
+            lines.append(f"    _set_{name}(self, {value})")
+    if hasattr(made, "__post_init__"):
+        lines.append("    self.__post_init__()")
+    exec(f"def __init__({', '.join(['self', *parameters])}):\n" + "\n".join(lines or ["    pass"]), known)
+    init: Callable[..., None] = known["__init__"]
+    init.__qualname__ = f"{made.__qualname__}.__init__"
+    return init
+
+
+def _arguments(made: Any) -> list[str]:
+    """The fields that `__init__` is given. A class of `dataclasses` has no other ones among its names."""
+    defaults = getattr(made, "__field_defaults__", {})
+    unset = {name for name, value in defaults.items() if isinstance(value, _Field) and not value.init}
+    return [name for name in field_names(made) if name not in unset]
+
+
+def _uncompared(made: Any) -> list[str]:
+    defaults = made.__field_defaults__
+    return [name for name, value in defaults.items() if isinstance(value, _Field) and not value.compare]
+
+
+def _values_of(names: list[str]) -> Callable[[Any], Any]:
+    return attrgetter(*names) if names else lambda made: ()
+
+
+def _show(self: Any) -> str:
+    hidden = _uncompared(type(self))
+    shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in field_names(self) if name not in hidden)
+    return f"{type(self).__qualname__}({shown})"
+
+
+def _reduce(self: Any) -> tuple[Any, tuple[Any, ...]]:
+    return type(self), tuple(getattr(self, name) for name in _arguments(self))
