@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import pickle
 import subprocess
 import sys
@@ -119,6 +120,8 @@ def test_functions_of_dataclasses_accept_records() -> None:
     assert [each.name for each in dataclasses.fields(Point)] == ["x", "y", "notes"]
     assert dataclasses.replace(Point(1), y=9) == Point(1, 9)
     assert dataclasses.asdict(Derived(2)) == {"side": 2, "area": 4}
+    assert str(inspect.signature(Point)) == "(x, y=2, notes=<factory>)"
+    assert str(inspect.signature(Deeper(1).__init__)) == "(x, y=2, notes=<factory>, z=3)"
 
 
 def test_a_first_result_imports_no_dataclasses() -> None:

@@ -88,6 +88,25 @@ class _DataclassFields:
         return made.__dataclass_fields__
 
 
+class _Signature:
+    """What `help` and `inspect.signature` show of a class: the parameters of its `__init__`."""
+
+    def __get__(self, instance: object, made: Any) -> Any:
+        if instance is not None:
+            raise AttributeError("__signature__")  # that of an instance is the one of its __call__
+        import inspect
+
+        found = inspect.signature(_make_init(made))
+        return found.replace(parameters=list(found.parameters.values())[1:])
+
+
+class _Absent:
+    """The default of a parameter whose value is made for each instance."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
 def _with_slots(cls: Any) -> Any:
     """The class made again with a slot for each field: a class cannot be given slots later."""
     own = [name for name, kind in cls.__annotations__.items() if not str(kind).startswith("ClassVar")]
@@ -98,7 +117,7 @@ def _with_slots(cls: Any) -> Any:
     members["__slots__"] = (*own, "__weakref__") if not inherited else tuple(own)
     members["__match_args__"] = (*inherited, *own)
     members["__field_defaults__"] = defaults
-    members["__dataclass_fields__"] = _DataclassFields()
+    members["__dataclass_fields__"], members["__signature__"] = _DataclassFields(), _Signature()
     made = type(cls)(cls.__name__, cls.__bases__, members)
 
     def first_init(self: Any, *arguments: Any, **keywords: Any) -> None:
@@ -117,7 +136,7 @@ def _make_init(made: Any) -> Callable[..., None]:
     """The `__init__` of a record, compiled from text: as fast as one written by hand."""
     names, defaults = made.__match_args__, made.__field_defaults__
     parameters, lines = [], []
-    known: dict[str, Any] = {"_absent": object()}
+    known: dict[str, Any] = {"_absent": _Absent()}
     for name in names:
         known[f"_set_{name}"] = getattr(made, name).__set__
         default = defaults.get(name, known["_absent"])
