@@ -263,7 +263,7 @@ def test_json_reads_back(tmp_path: Path) -> None:
         ("", "is not JSON"),
         ("[1, 2]", "is not a trace of format"),
         ('{"format": 99}', "but of 99"),
-        ('{"format": 1}', "is no Trace"),
+        ('{"format": 1}', "is not a Trace"),
         ("{" * 100_000, "is not JSON"),
     ],
 )

@@ -103,7 +103,7 @@ def test_calls_that_do_not_fit_are_refused() -> None:
     ):
         with pytest.raises(ShapeError, match=message):
             model(*arguments)
-    with pytest.raises(ShapeError, match="cache of 0 rows"):
+    with pytest.raises(ShapeError, match="cache has 0 rows"):
         model.make_cache(0, 8)
 
 

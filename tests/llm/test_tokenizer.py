@@ -219,8 +219,8 @@ def change(**changes: Any) -> dict[str, Any]:
         (change(tokens=[]), FileFormatError, "no tokenizer"),
         (change(model="bert"), UnsupportedError, "'bert'"),
         (change(pre="of-tomorrow"), UnsupportedError, "'of-tomorrow'"),
-        (change(token_type=[1, 2]), FileFormatError, "2 of token_type"),
-        (change(eos_token_id=100_000), FileFormatError, "eos is token 100000"),
+        (change(token_type=[1, 2]), FileFormatError, "but 2 token_type"),
+        (change(eos_token_id=100_000), FileFormatError, "eos token is 100000"),
         (change(merges=["a", "b c"]), FileFormatError, "merges"),
         (change(merges=["zzzz qqqq"]), FileFormatError, "merges"),
     ],
@@ -234,7 +234,7 @@ def test_files_that_are_no_vocabularies_are_told(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="cannot be read"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text('{"model": 3}')
-    with pytest.raises(FileFormatError, match="no tokenizer"):
+    with pytest.raises(FileFormatError, match="not a tokenizer"):
         load_tokenizer(tmp_path)
     for damaged in (b"\x07\0\0\0\0\0\0\0\xff\xff\xff\x7f", b"\x07\0\0\0\0\0"):
         (tmp_path / "tok.bin").write_bytes(damaged)

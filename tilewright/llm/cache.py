@@ -31,7 +31,7 @@ class Cache:
         """`clear=False` leaves memory as it comes, for calls that attend to written tokens alone: what was never
         written then takes no pages of the system."""
         if batch < 1 or length < 1:
-            raise ShapeError("make_cache", f"a cache of {batch} rows of {length} tokens", "give positive numbers")
+            raise ShapeError("make_cache", f"the cache has {batch} rows of {length} tokens", "give positive numbers")
         self.batch = batch
         self.length = length
         self.layers: list[list[Tensor]] = []

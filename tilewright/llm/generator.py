@@ -134,7 +134,7 @@ class Generator:
         """A request for at most `limit` tokens behind these; up to the end of the context without a limit."""
         self._check_prompt(tokens)
         if limit is not None and (not isinstance(limit, int) or limit < 1):
-            raise ConfigError("submit", f"a limit of {limit!r} tokens", "give a whole number of at least 1")
+            raise ConfigError("submit", f"the limit is {limit!r}", "give a whole number of at least 1")
         room = self.context - len(tokens)
         request = Request(tokens, sampling or Sampling(), room if limit is None else min(limit, room))
         self._waiting.append(request)
@@ -142,10 +142,10 @@ class Generator:
 
     def _check_prompt(self, tokens: Sequence[int]) -> None:
         if not len(tokens):
-            raise GenerationError("submit", "a prompt without tokens", "give at least one, such as the model's first")
+            raise GenerationError("submit", "the prompt has no tokens", "give at least one, such as the model's first")
         wrong = [token for token in tokens if not 0 <= token < self.vocabulary]
         if wrong:
-            message = f"token {wrong[0]} of a vocabulary of {self.vocabulary}"
+            message = f"token {wrong[0]} is outside the vocabulary of {self.vocabulary}"
             raise GenerationError("submit", message, "use the tokenizer of this model")
         if len(tokens) >= self.context:
             message = f"the prompt has {len(tokens)} tokens, and the context holds {self.context} with the answer"

@@ -108,14 +108,14 @@ class Transformer:
 
 def check_call(tokens: Tensor, cache: Cache | None, position: Position) -> None:
     if tokens.ndim != 2 or not tokens.dtype.is_int or 0 in tokens.shape:
-        message = f"tokens {tokens._described()}"
+        message = f"the tokens are {tokens._described()}"
         raise ShapeError("Transformer", message, "give integers (batch, time), at least one token a row")
     if isinstance(position, Tensor) and (position.shape != tokens.shape[:1] or not position.dtype.is_int):
-        raise ShapeError("Transformer", f"positions {position._described()}", "give one integer for each row")
+        raise ShapeError("Transformer", f"the positions are {position._described()}", "give one integer for each row")
     if cache is None:
         return
     if cache.batch != tokens.shape[0]:
-        message = f"{tokens.shape[0]} rows of tokens with a cache of {cache.batch}"
+        message = f"{tokens.shape[0]} rows of tokens do not fit a cache of {cache.batch} rows"
         raise ShapeError("Transformer", message, "make the cache for as many rows")
     if isinstance(position, int) and not 0 <= position <= cache.length - tokens.shape[1]:
         message = f"{tokens.shape[1]} tokens at {position} do not fit a cache of {cache.length}"

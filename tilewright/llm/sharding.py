@@ -22,7 +22,7 @@ def device_names(device: Devices, count: int) -> tuple[str, ...]:
     """`count` devices of one kind: DEV, DEV:1, DEV:2, ..."""
     kind = (device if isinstance(device, str) else device[0]).partition(":")[0]
     if count < 1:
-        raise DeviceError("shard", f"{count} devices", "give a positive number of devices")
+        raise DeviceError("shard", f"the number of devices is {count}", "give a positive one")
     return (kind, *(f"{kind}:{number}" for number in range(1, count)))
 
 

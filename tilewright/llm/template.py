@@ -43,7 +43,7 @@ class ChatTemplate:
         further names as they are."""
         given = [check_message(message) for message in messages]
         if not given:
-            raise TemplateError("chat template", "a conversation without messages", "give at least one")
+            raise TemplateError("chat template", "the conversation has no messages", "give at least one")
         return self._render(
             self._names
             | names

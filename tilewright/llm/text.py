@@ -15,7 +15,7 @@ MAX_STOP_STRINGS = 64
 
 class TextStream:
     """Takes tokens as bytes and gives text back. The pieces together are the text before the stop string that occurs
-    first; bytes that are no UTF-8 become U+FFFD."""
+    first; bytes that are not UTF-8 become U+FFFD."""
 
     def __init__(self, stop: Iterable[str] = (), skip_space: bool = False) -> None:
         """`skip_space` leaves out one space at the very start, which some tokenizers put before the first word."""
@@ -91,7 +91,7 @@ def check_stop_strings(stop: Iterable[str]) -> tuple[str, ...]:
         message = f"{strings!r} has an entry that is empty or not a string"
         raise ConfigError("stop strings", message, "leave that entry out")
     if len(strings) > MAX_STOP_STRINGS:
-        raise ConfigError("stop strings", f"{len(strings)} of them", f"give at most {MAX_STOP_STRINGS}")
+        raise ConfigError("stop strings", f"there are {len(strings)}", f"give at most {MAX_STOP_STRINGS}")
     return strings
 
 

@@ -99,7 +99,9 @@ class Tokenizer:
         if found is None:
             if not 0 <= token < len(self.pieces):
                 raise FileFormatError(
-                    "decode", f"token {token} of a vocabulary of {len(self.pieces)}", "use the model's own tokenizer"
+                    "decode",
+                    f"token {token} is outside the vocabulary of {len(self.pieces)}",
+                    "use the model's own tokenizer",
                 )
             found = self._bytes[token] = b"" if token in self._silent else self._bytes_of(token)
         return found

@@ -60,7 +60,7 @@ def _list_of(facts: Mapping[str, Any], name: str, count: int) -> Sequence[Any]:
     found: Sequence[Any] = facts.get(f"tokenizer.ggml.{name}", [])
     if not is_list(found) or len(found) not in (0, count):
         size = len(found) if is_list(found) else repr(found)
-        raise FileFormatError("tokenizer", f"{count} tokens, and {size} of {name}", "fetch the file again")
+        raise FileFormatError("tokenizer", f"the file has {count} tokens but {size} {name}", "fetch the file again")
     return found
 
 
@@ -69,7 +69,9 @@ def _token_of(facts: Mapping[str, Any], name: str, count: int) -> int | None:
     if found is None or found == 0xFFFFFFFF or found == -1:
         return None
     if not isinstance(found, int) or not 0 <= found < count:
-        raise FileFormatError("tokenizer", f"{name} is token {found!r} of {count}", "fetch the file again")
+        raise FileFormatError(
+            "tokenizer", f"the {name} token is {found!r}, outside the vocabulary of {count}", "fetch the file again"
+        )
     return found
 
 
@@ -147,7 +149,7 @@ class _LibraryTokenizer(Tokenizer):
         vocabulary: dict[str, int] = made.get_vocab(with_added_tokens=True)
         size = max(vocabulary.values(), default=-1) + 1
         if not 0 < size <= _MAX_VOCABULARY:
-            raise FileFormatError("tokenizer", f"a vocabulary of {size} tokens", "fetch tokenizer.json again")
+            raise FileFormatError("tokenizer", f"its vocabulary has {size} tokens", "fetch tokenizer.json again")
         pieces, kinds = [""] * size, [NORMAL] * size
         for piece, token in vocabulary.items():
             pieces[token] = piece
@@ -204,7 +206,7 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
     try:
         found = json.loads(_read_text(path))
     except (ValueError, RecursionError) as error:
-        raise FileFormatError("tokenizer", f"{str(path)!r} is no JSON: {error}", "fetch it again") from error
+        raise FileFormatError("tokenizer", f"{str(path)!r} is not JSON: {error}", "fetch it again") from error
     if not isinstance(found, dict):
         raise FileFormatError("tokenizer", f"{str(path)!r} holds no record", "fetch it again")
     return found
@@ -239,7 +241,7 @@ def tokenizer_of_stories(path: Path) -> Tokenizer:
         offset += 8
         if not 0 <= size <= len(data) - offset:
             raise FileFormatError(
-                "tokenizer", f"token {len(pieces)} of {str(path)!r} has {size} bytes", "fetch it again"
+                "tokenizer", f"{str(path)!r} says that token {len(pieces)} has {size} bytes", "fetch it again"
             )
         pieces.append(data[offset : offset + size].decode("utf-8", "replace").replace(" ", SPACE))
         scores.append(score)

@@ -81,7 +81,7 @@ def _decode(kind: Any, value: Any, path: str) -> Any:
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         fields = _fields(kind)
         if not isinstance(value, dict) or value.keys() != fields.keys():
-            raise _ShapeError(f"{path or 'the trace'} is no {kind.__name__}")
+            raise _ShapeError(f"{path or 'the trace'} is not a {kind.__name__}")
         return kind(**{name: _decode(hint, value[name], f"{path}.{name}") for name, hint in fields.items()})
     origin = typing.get_origin(kind)
     if origin is tuple:

@@ -113,7 +113,7 @@ def _variables(name: str, limits: Any) -> list[Variable]:
     if limits is None:
         return []
     if not isinstance(limits, tuple | list) or len(limits) != 2:
-        raise JitError("jit", f"the bounds {limits!r} of {name}", _REMEDY)
+        raise JitError("jit", f"the bounds of {name} are {limits!r}, not two ints", _REMEDY)
     return [Variable(name, *limits)]
 
 

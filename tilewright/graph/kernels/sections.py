@@ -51,7 +51,7 @@ def check_sections(sink: UOp) -> str | None:
     if count == 1:
         return None
     if count < 1 or len(sink.src) % count or any(store.op is not Ops.STORE for store in sink.src):
-        return f"{len(sink.src)} stores are no {count} equal sections"
+        return f"{len(sink.src)} stores do not divide into {count} equal sections"
     section = first_section(sink)
     if join_sections(section, count).src != sink.src:
         return "the sections differ in more than their buffers"

@@ -96,7 +96,7 @@ def read_json(path: str) -> dict[str, Any]:
     except OSError as error:
         raise unreadable("load_model", path, error) from error
     except (ValueError, RecursionError) as error:
-        raise damaged("load_model", path, f"this is no JSON: {error}") from error
+        raise damaged("load_model", path, f"this is not JSON: {error}") from error
     if not isinstance(found, dict):
         raise damaged("load_model", path, f"a {type(found).__name__} where a record should be")
     return found

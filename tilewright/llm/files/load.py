@@ -23,7 +23,7 @@ def load_model(path: Path, device: Devices | None = None, dtype: DType | str | N
         return loaded
     wanted = dtypes.float32 if dtype is None else to_dtype(dtype)
     if not wanted.is_float:
-        raise DTypeError("load_model", f"activations of {wanted.name}", "give a float")
+        raise DTypeError("load_model", f"activations cannot be {wanted.name}", "give a float dtype")
     # A reader is imported for its files alone: that of folders brings safetensors and JSON of other libraries with it.
     if os.path.isdir(path):
         from tilewright.llm.files.hugging_face import load_folder

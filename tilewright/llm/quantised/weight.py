@@ -22,13 +22,14 @@ class QuantisedWeight:
         self.kind = kind
         self.shape = tuple(shape)
         if blocks.dtype is not dtypes.uint8:
-            raise DTypeError("QuantisedWeight", f"blocks of {blocks.dtype.name}", "give the bytes, as uint8")
+            raise DTypeError("QuantisedWeight", f"the blocks are {blocks.dtype.name}", "give the bytes, as uint8")
         if len(self.shape) < 1 or self.shape[-1] % self.type.size:
-            message = f"shape {self.shape} in blocks of {self.type.size} elements of {kind}"
+            message = f"rows of shape {self.shape} are not whole blocks of {self.type.size} elements of {kind}"
             raise ShapeError("QuantisedWeight", message, "give rows of a whole number of blocks")
         expected = (*self.shape[:-1], self.type.row_bytes(self.shape[-1]))
         if math.prod(blocks.shape) != math.prod(expected):
-            message = f"{math.prod(blocks.shape)} bytes for {kind}{list(self.shape)}, which has {math.prod(expected)}"
+            given, needed = math.prod(blocks.shape), math.prod(expected)
+            message = f"the blocks have {given} bytes, and {kind}{list(self.shape)} has {needed}"
             raise ShapeError("QuantisedWeight", message, "give all blocks of the weight")
         self.blocks = blocks if blocks.shape == expected else blocks.reshape(expected)
 
@@ -68,7 +69,7 @@ class QuantisedWeight:
         their sum: (tokens, rows)."""
         self._check_choice("mixed_experts", x, chosen)
         if shares.shape != chosen.shape:
-            message = f"shares {shares.shape} of experts {chosen.shape}"
+            message = f"shares have shape {shares.shape} and chosen experts {chosen.shape}"
             raise ShapeError("mixed_experts", message, "give a share for each chosen expert")
         return product.mixed_experts(self.type, self.blocks, x, chosen, shares, normalise)
 
@@ -86,12 +87,12 @@ class QuantisedWeight:
     def _check_choice(self, operation: str, x: Tensor, chosen: Tensor) -> None:
         self._check(operation, x, 3)
         if chosen.ndim != 2 or x.ndim != 3 or x.shape[0] != chosen.shape[0] or x.shape[1] not in (1, chosen.shape[1]):
-            message = f"x {x.shape} with experts {chosen.shape}"
+            message = f"x has shape {x.shape} and chosen {chosen.shape}"
             raise ShapeError(operation, message, "give x (tokens, k or 1, columns) and chosen (tokens, k)")
 
     def _check(self, operation: str, x: Tensor, axes: int) -> None:
         if len(self.shape) != axes or x.ndim < 1 or x.shape[-1] != self.shape[-1]:
-            message = f"x {x.shape} with a weight {self.shape}"
+            message = f"x has shape {x.shape} and the weight {self.shape}"
             raise ShapeError(operation, message, f"give a weight of {axes} axes whose columns are the last axis of x")
         if not x.dtype.is_float:
-            raise DTypeError(operation, f"x of {x.dtype.name}", "give floats")
+            raise DTypeError(operation, f"x is {x.dtype.name}", "give floats")

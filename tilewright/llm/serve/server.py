@@ -133,7 +133,9 @@ def bind_socket(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise ConfigError("serve", f"there is no address {host}: {error}", "give --host an address of here") from error
+        raise ConfigError(
+            "serve", f"there is no address {host}: {error}", "give --host an address of this machine"
+        ) from error
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)

@@ -33,8 +33,9 @@ class Settings:
     def __post_init__(self) -> None:
         at_least_one = ("max_body", "request_seconds", "read_seconds", "connections")
         for name in (*at_least_one, "queue", "max_tokens", "grace_seconds"):
-            if not getattr(self, name) >= (1 if name in at_least_one else 0):
-                raise ConfigError("serve", f"{name} is {getattr(self, name)}", f"{name} must not be so small")
+            value, least = getattr(self, name), 1 if name in at_least_one else 0
+            if not value >= least:
+                raise ConfigError("serve", f"{name} is {value}", f"give at least {least}")
         if not 0 <= self.port <= 65535:
             raise ConfigError("serve", f"port {self.port} does not exist", "choose 0 (any free one) to 65535")
         # A header is compared as bytes that are read as Latin-1.
