@@ -65,11 +65,10 @@ CASES = {
     "odd sizes": Case((1, 2, 131, 33), (1, 2, 203, 33), value_features=17),
     "causal, shared heads": Case((2, 4, 121, 16), (2, 2, 121, 16), is_causal=True),
     "causal, more queries than keys": Case((1, 1, 210, 8), (1, 1, 50, 8), is_causal=True),
-    "bool mask": Case((3, 27, 16), (3, 99, 16), mask="bool"),
+    "bool mask, float64": Case((3, 27, 5), (3, 99, 5), mask="bool", dtype=dtypes.float64),
     "float mask of keys for each head": Case((1, 2, 30, 24), (1, 2, 200, 24), mask="heads"),
     "the first blocks of keys are masked": Case((40, 80), (400, 80), mask="keys"),
     "bfloat16": Case((1, 1, 60, 40), (1, 1, 60, 40), is_causal=True, dtype=dtypes.bfloat16),
-    "float64": Case((1, 1, 60, 5), (1, 1, 60, 5), dtype=dtypes.float64),
 }
 
 
@@ -175,8 +174,7 @@ def test_dropout() -> None:
     assert all(abs(np.mean(each)) < 1 for each in results)
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_gradient_of_a_gradient(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_of_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case((1, 2, 30, 8), (1, 1, 26, 8), is_causal=True)
     results = []
     for least in (1, 1 << 30):
@@ -184,7 +182,7 @@ def test_gradient_of_a_gradient(dropout: float, monkeypatch: pytest.MonkeyPatch)
         Tensor.manual_seed(1)
         query, key, value, slope = case.tensors()
         with Tensor.train():
-            found = case.attend(query, key, value, dropout=dropout)
+            found = case.attend(query, key, value, dropout=0.3)
         assert (FORWARD in names(found)) == (least == 1)
         first = sum((each * each).sum() for each in found.gradient(query, key, value, gradient=slope * query))
         assert isinstance(first, Tensor)
