@@ -13,12 +13,15 @@ from tests.kernel.properties import Chosen
 from tests.kernel.test_products import LARGE_CACHES, matrices
 from tilewright import Tensor
 from tilewright.backends.cpu.device import cpu_target
+from tilewright.backends.cpu.rendering.renderer import render
+from tilewright.base.errors import IndexingError
+from tilewright.codegen.pipeline import lower
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, size_of, stride, view_kernel
 from tilewright.kernel.heuristics.product_match import find_product
-from tilewright.kernel.optimise import prepare_kernel
+from tilewright.kernel.optimise import optimise, prepare_kernel
 
 # ---------------------------------------------------------------- gradients of windows at a stride
 
@@ -103,3 +106,50 @@ def test_short_sums_of_a_prime_number_of_tiles_are_written_in_wide_blocks(
     assert blocks
     assert blocks[0] >= 4 // cores
     assert len(made.view.of_kind(AxisType.THREAD)) == (cores > 1)
+
+
+# ---------------------------------------------------------------- scatters
+
+
+def scattered(rows: int, columns: int, dtype: type) -> tuple[Tensor, Tensor, Tensor]:
+    random = np.random.default_rng(0)
+    order = np.argsort(random.random((rows, columns)), axis=1).astype(dtype)
+    order[1] -= columns  # negative indices count from the end
+    values = (random.random((rows, columns), dtype=np.float32) for _ in range(2))
+    table, source = (Tensor(value).realize() for value in values)
+    return table, Tensor(order).realize(), source
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_a_term_of_a_scatter_has_one_branch_and_no_clamp(dtype: type) -> None:
+    table, order, source = scattered(5, 70, dtype)
+    made = table.scatter(1, order, source)
+    (ast,) = kernels_of(made)
+    text = render(lower(optimise(ast, cpu_target()), cpu_target()), "kernel")
+    assert ".skipped:" in text
+    assert not any(word in text for word in ("put", "llvm.smax", "llvm.smin"))
+    expected = table.numpy()
+    np.put_along_axis(expected, order.numpy() % 70, source.numpy(), 1)
+    np.testing.assert_array_equal(made.numpy(), expected)
+
+
+@pytest.mark.parametrize("bad", [70, -71, 1 << 40, -(1 << 63), (1 << 63) - 1])
+def test_an_index_out_of_range_stores_nothing(bad: int) -> None:
+    """Neither the term itself nor memory around the table, whatever the number, and the other terms are checked too."""
+    table, order, source = scattered(5, 70, np.int64)
+    numbers = order.numpy()
+    numbers[3, 7] = bad
+    with pytest.raises(IndexingError, match=str(bad)):
+        table.scatter(1, Tensor(numbers), source).realize()
+
+
+def test_sums_by_index_read_their_element_at_a_clamped_address() -> None:
+    """Without a clamp and a mask they took longer: each term reads what an earlier one may have stored."""
+    table, order, source = scattered(5, 70, np.int64)
+    made = table.scatter_add(1, order, source)
+    (ast,) = kernels_of(made)
+    text = render(lower(optimise(ast, cpu_target()), cpu_target()), "kernel")
+    assert "llvm.smin" in text
+    expected = table.numpy()
+    np.add.at(expected, (np.arange(5)[:, None], order.numpy() % 70), source.numpy())
+    np.testing.assert_allclose(made.numpy(), expected, rtol=1e-6)

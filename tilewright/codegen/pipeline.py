@@ -13,6 +13,7 @@ from tilewright.base.records import mutable_record, replace
 from tilewright.base.target import Target
 from tilewright.codegen.addresses import choose_index_width, split_addresses
 from tilewright.codegen.cascade import cascade_sums
+from tilewright.codegen.clamps import drop_clamps
 from tilewright.codegen.decompose import decompose
 from tilewright.codegen.emulate_dtype import emulate_dtypes
 from tilewright.codegen.group import lower_groups
@@ -89,6 +90,7 @@ PASSES: tuple[Pass[Lowering], ...] = (
         "settle_threads", on_sink(settle_threads), "no grouped reduction", "LOCAL axes alone; one thread stores a value"
     ),
     Pass("cascade_sums", on_sink(cascade_sums), "no grouped reduction", "long float sums nested", is_optional=True),
+    Pass("drop_clamps", on_target(drop_clamps), "masked indices", "clamps where nothing is masked", is_optional=True),
     Pass("decompose", on_target(decompose), "any ops", "ops the target has"),
     Pass("split_vectors", on_target(split_vectors), "tile axes", "lanes no longer than the target's vectors"),
     Pass("split_addresses", on_sink(split_addresses), "index maths", "positions as base + tile", is_optional=True),

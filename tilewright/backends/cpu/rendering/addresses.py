@@ -27,6 +27,7 @@ class Addresses:
         self.entry: list[str] = []  # lines that define the memory of placeholders
         self.releases: list[str] = []  # lines in front of the return
         self.bases: dict[UOp, Element] = {}
+        self.holding: set[UOp] = set()  # indices whose mask is known to hold
         self.zeros_bytes = 0
         self.trash_bytes = 0
         self._panel_offsets, _ = panels.panel_offsets(program)

@@ -4,6 +4,8 @@ one branch; the comparison is the same instruction as that of a gather's mask.""
 
 from __future__ import annotations
 
+import itertools
+
 from tilewright.backends.cpu.rendering.emitter import Emitter
 from tilewright.backends.cpu.rendering.instructions import constant, of_lanes, scalar_type, value_type
 from tilewright.backends.cpu.rendering.values import Values
@@ -42,7 +44,37 @@ def _is_fixed(source: UOp, fixed: dict[UOp, None]) -> bool:
     return source in fixed or is_tile or source.op in (Ops.CONST, Ops.PARAM, Ops.VARIABLE)
 
 
-def emit_check(values: Values, node: UOp, words: str) -> None:
+def guarded_stores(program: Program) -> dict[UOp, UOp]:
+    """The range checks that the mask of a store repeats, and the store, where that ends the iteration of the loop that
+    both are in: an index that fails jumps over the rest of the iteration, and the store needs no mask."""
+    found: dict[UOp, UOp] = {}
+    here: set[UOp] = set()  # of this loop so far, without effects
+    for node, after in itertools.pairwise(program.body):
+        is_loop = node.op is Ops.RANGE and not node.arg.kind.is_tile
+        if is_loop or node.op in (Ops.END, Ops.STORE, Ops.ACCUMULATE, Ops.BARRIER):
+            check = _masking_check(node) if node.op is Ops.STORE and after.op is Ops.END else None
+            if check in here:
+                found[check] = node
+            here.clear()
+        here.add(node)
+    return found
+
+
+def _masking_check(store: UOp) -> UOp | None:
+    """The range check that says the same as the mask of a store of one element."""
+    index = store.src[0]
+    if len(index.src) < 3 or any(axis.arg.kind.is_tile for axis in store.ranges):
+        return None
+    mask = index.src[2]
+    check = mask.src[0].src[0] if mask.op is Ops.CMPLT and mask.src[0].op is Ops.CAST else mask
+    if check.op is not Ops.CHECK or mask.src[0].dtype not in (dtypes.uint32, dtypes.uint64):
+        return None
+    is_same = mask.src[1].is_const and mask.src[1].arg == check.arg.size
+    return check if is_same and check.src[1].is_const and check.src[1].arg is True else None
+
+
+def emit_check(values: Values, node: UOp, words: str, behind: str = "passed") -> str:
+    """Gives the label of its blocks; the one of a failure is followed by the block `behind`."""
     emitter, axis, lanes = values.emitter, values.facts.vector_axis(node), values.facts.lanes(node)
     kind, bits = value_type(node.dtype, lanes), of_lanes("i1", lanes)
     size = constant(node.dtype, node.arg.size, lanes)
@@ -60,7 +92,7 @@ def emit_check(values: Values, node: UOp, words: str) -> None:
         failures.append((failed, value))
     values[node] = elements
     if not failures:
-        return
+        return ""
     any_failed = failures[0][0]
     for failed, _ in failures[1:]:
         any_failed = emitter.assign(f"or {bits} {any_failed}, {failed}")
@@ -71,8 +103,9 @@ def emit_check(values: Values, node: UOp, words: str) -> None:
     emitter.line(f"  br i1 {any_failed}, label %{label}.failed, label %{label}.passed, !prof {_UNLIKELY}")
     emitter.begin_block(f"{label}.failed")
     _store_failure(emitter, node, lanes, failures, words)
-    emitter.line(f"  br label %{label}.passed")
+    emitter.line(f"  br label %{label}.{behind}")
     emitter.begin_block(f"{label}.passed")
+    return label
 
 
 def _store_failure(emitter: Emitter, node: UOp, lanes: int, failures: list[tuple[str, str]], words: str) -> None:

@@ -39,7 +39,7 @@ class MemoryAccess(Loads):
         stride = self.stride(index, axis)
         rows: list[tuple[str, str]] = []
         for _, at in self.values.elements(node):
-            mask, varies = self.mask(index, at, axis)
+            mask, varies = (None, False) if index in self.holding else self.mask(index, at, axis)
             name = self.values.operand(value, at, axis)
             if value.dtype.is_bool:
                 name = emitter.assign(f"zext {value_type(value.dtype, lanes)} {name} to {of_lanes('i8', lanes)}")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tilewright.backends.cpu.code.llvm import FUNCTION_ATTRIBUTES
-from tilewright.backends.cpu.rendering.checks import checked_once, emit_check
+from tilewright.backends.cpu.rendering.checks import checked_once, emit_check, guarded_stores
 from tilewright.backends.cpu.rendering.denormals import INNER, flushes_denormals, wrap_llvm
 from tilewright.backends.cpu.rendering.dot_products import DotProducts
 from tilewright.backends.cpu.rendering.elementwise import Elementwise
@@ -66,6 +66,8 @@ class Renderer:
         self.joined = JoinedBytes(self.memory)
         self.loops: list[_Loop] = []
         self.far_loops = _far_loops(program)
+        self.guarded = guarded_stores(program)
+        self.skipped: dict[UOp, str] = {}  # the label of the check that jumps over each store
 
     def render(self) -> str:
         emitter, memory = self.emitter, self.memory
@@ -184,7 +186,7 @@ class Renderer:
             self.joined.emit(node)
             return
         if node.op is Ops.CHECK:
-            emit_check(self.values, node, self.memory.buffers[Ops.PARAM, node.arg.slot].name)
+            self._emit_check(node)
         elif node.op.is_elementwise:
             self.elementwise.emit(node)
         elif node.op is Ops.INDEX:
@@ -193,6 +195,9 @@ class Renderer:
             self.memory.load(node)
         elif node.op is Ops.STORE:
             self.memory.store(node)
+            if node in self.skipped:
+                self.emitter.line(f"  br label %{self.skipped[node]}.skipped")
+                self.emitter.begin_block(f"{self.skipped[node]}.skipped")
         elif node.op is Ops.ACC:
             start = Element(constant(node.dtype, node.src[0].arg, self.facts.lanes(node)), 0)
             self.values[node] = dict.fromkeys([*self.facts.all_coordinates(node), *self.dots.starts(node)], start)
@@ -204,6 +209,15 @@ class Renderer:
             self._emit_combine(node)
         elif node.op is not Ops.BARRIER:  # a work-group is one thread
             raise InternalError(f"the CPU renderer cannot write {node.op!r}")
+
+    def _emit_check(self, node: UOp) -> None:
+        """A check whose failure jumps over a store takes the place of the store's mask."""
+        words, store = self.memory.buffers[Ops.PARAM, node.arg.slot].name, self.guarded.get(node)
+        if store is None:
+            emit_check(self.values, node, words)
+            return
+        self.skipped[store] = emit_check(self.values, node, words, behind="skipped")
+        self.memory.holding.add(store.src[0])
 
     # ------------------------------------------------------------ reductions
 
