@@ -6,6 +6,7 @@ The imports are read with `ast`, so one inside a function or under TYPE_CHECKING
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import subprocess
 import sys
@@ -61,6 +62,7 @@ def folder_of(path: Path) -> str:
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
+@functools.cache
 def imported_modules(source: str, path: Path) -> list[tuple[int, tuple[str, ...]]]:
     """Every module a file imports, with its line. `from a import b` gives a.b: b may be a module."""
     module = module_of(path)
