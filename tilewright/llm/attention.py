@@ -39,11 +39,11 @@ class Place:
         has_rows = isinstance(self.position, Tensor)
         if not is_local and not has_rows and (self.time == 1 or self.is_causal(layer)):
             return None
-        places = Tensor.arange(keys.shape[-2], dtype=self.steps.dtype, device=keys.device)
+        positions = Tensor.arange(keys.shape[-2], dtype=self.steps.dtype, device=keys.device)
         steps = self.steps.unsqueeze(-1)
-        seen = places <= steps
+        seen = positions <= steps
         if is_local:
-            seen = seen & (places > steps - self.config.window)
+            seen = seen & (positions > steps - self.config.window)
         return seen.unsqueeze(1) if has_rows else seen
 
     def is_causal(self, layer: int) -> bool:

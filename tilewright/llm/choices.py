@@ -71,8 +71,8 @@ def _key(value: UOp) -> UOp:
 def _gradient(slopes: list[Tensor], indices: Tensor, *given: Tensor) -> tuple[Tensor | None, ...]:
     """That of the numbers: each goes back to where it was taken from."""
     numbers = given[-1]
-    places = Tensor.arange(numbers.shape[1], dtype=dtypes.int32, device=numbers.device)
-    is_taken = indices.unsqueeze(-1) == places
+    columns = Tensor.arange(numbers.shape[1], dtype=dtypes.int32, device=numbers.device)
+    is_taken = indices.unsqueeze(-1) == columns
     return (None, None, None, is_taken.where(slopes[1].unsqueeze(-1), 0.0).sum(1))
 
 

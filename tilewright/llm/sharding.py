@@ -30,51 +30,51 @@ def shard_model(model: Transformer, devices: Sequence[str]) -> Transformer:
     """Divides the weights of a model, which then takes tokens and positions that each device has a copy of
     (`Tensor.shard(devices)`). Caches are made where the model is. The embedding stays on the first device, for single
     rows of it are read."""
-    places = tuple(devices)
-    if len(places) < 2:
+    names = tuple(devices)
+    if len(names) < 2:
         return model
     table = model.embedding.weight
-    model.embedding = Embedding(_moved(table, places[0]), places)
-    model.head = Linear(_divided(model.head.weight, places, 0), _copied(model.head.bias, places))
-    model.rotaries = [Rotary(rotary.rope, places) for rotary in model.rotaries]
-    _shard_parts(model.norm, places)
+    model.embedding = Embedding(_moved(table, names[0]), names)
+    model.head = Linear(_divided(model.head.weight, names, 0), _copied(model.head.bias, names))
+    model.rotaries = [Rotary(rotary.rope, names) for rotary in model.rotaries]
+    _shard_parts(model.norm, names)
     for layer in model.layers:
         for part in vars(layer).values():
-            _shard_parts(part, places)
+            _shard_parts(part, names)
     return model
 
 
-def _shard_parts(part: object, places: tuple[str, ...]) -> None:
+def _shard_parts(part: object, devices: tuple[str, ...]) -> None:
     """Moves what a part of a layer holds, and the parts it is made of."""
     if isinstance(part, Norm):
-        part.weight = part.weight.shard(places)
+        part.weight = part.weight.shard(devices)
     elif isinstance(part, Linear):
-        part.weight, part.bias = _divided(part.weight, places, 0), _copied(part.bias, places)
+        part.weight, part.bias = _divided(part.weight, devices, 0), _copied(part.bias, devices)
     elif isinstance(part, HeadMatrices):
-        part.weight = _divided(part.weight, places, None)
+        part.weight = _divided(part.weight, devices, None)
     elif isinstance(part, MixtureOfExperts):
         # Every device has some rows of every expert: which are chosen does not change what it reads.
-        part.gate, part.up, part.down = (_divided(weight, places, 1) for weight in (part.gate, part.up, part.down))
-        part.choice_bias = _copied(part.choice_bias, places)
-        _shard_parts(part.router, places)
-        _shard_parts(part.shared, places)
+        part.gate, part.up, part.down = (_divided(weight, devices, 1) for weight in (part.gate, part.up, part.down))
+        part.choice_bias = _copied(part.choice_bias, devices)
+        _shard_parts(part.router, devices)
+        _shard_parts(part.shared, devices)
     elif isinstance(part, Attention | FeedForward) or hasattr(part, "kv_down"):
         for inner in vars(part).values():
-            _shard_parts(inner, places)
+            _shard_parts(inner, devices)
 
 
-def _divided(weight: Weight, places: tuple[str, ...], axis: int | None) -> Weight:
+def _divided(weight: Weight, devices: tuple[str, ...], axis: int | None) -> Weight:
     """A weight whose rows lie on several devices; copies where there are fewer rows than devices."""
-    if axis is not None and weight.shape[axis] < len(places):
+    if axis is not None and weight.shape[axis] < len(devices):
         axis = None
     if isinstance(weight, QuantisedWeight):
-        return QuantisedWeight(weight.kind, weight.shape, weight.blocks.shard(places, axis).realize())
-    made = weight.shard(places, axis).realize()
+        return QuantisedWeight(weight.kind, weight.shape, weight.blocks.shard(devices, axis).realize())
+    made = weight.shard(devices, axis).realize()
     return made.requires_grad_(weight.requires_grad)
 
 
-def _copied(bias: Tensor | None, places: tuple[str, ...]) -> Tensor | None:
-    return None if bias is None else bias.shard(places)
+def _copied(bias: Tensor | None, devices: tuple[str, ...]) -> Tensor | None:
+    return None if bias is None else bias.shard(devices)
 
 
 def _moved(weight: Weight, device: str) -> Weight:

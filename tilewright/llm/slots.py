@@ -126,20 +126,20 @@ class Slots:
         self._reserve(position + size)
         given = self._whole([[*tokens, *(0,) * (size - count)]])
         last = self._whole([count - 1])
-        place = position if self.is_symbolic else self._whole([position])
+        at = position if self.is_symbolic else self._whole([position])
         # Short prompts and ends of prompts have activations of two terms, which takes little: what a model makes of the
-        # question decides its answer, and 8 bits of activations turn close decisions.
+        # question decides its answer, and 8 bits of activations flip close decisions.
         exact = {"QUANTISED_ACTIVATIONS": 2} if 1 < size < PIECES[-1] and options.QUANTISED_ACTIVATIONS == 1 else {}
         with Context(**exact):
-            return Scores(*self._call(1, size)(self.model, self._cache, given, last, row, place))
+            return Scores(*self._call(1, size)(self.model, self._cache, given, last, row, at))
 
     def run_many(self, tokens: Sequence[int], positions: Sequence[int]) -> Scores:
         """The scores behind one token of each of the first rows, which stands at the row's position."""
         used = max(positions) + 1
         self._reserve(used)
         call = self._call(len(tokens), 1)
-        given, places = self._whole([[token] for token in tokens]), self._whole(positions)
-        return Scores(*call(self.model, self._cache, given, places, used if self.is_symbolic else self._cache.length))
+        given, at = self._whole([[token] for token in tokens]), self._whole(positions)
+        return Scores(*call(self.model, self._cache, given, at, used if self.is_symbolic else self._cache.length))
 
     # ---------------------------------------------------------------- recorded calls
 
