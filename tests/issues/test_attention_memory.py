@@ -64,7 +64,7 @@ class Case:
 CASES = {
     "odd sizes": Case((1, 2, 131, 33), (1, 2, 203, 33), value_features=17),
     "causal, shared heads": Case((2, 4, 121, 16), (2, 2, 121, 16), is_causal=True),
-    "causal, more queries than keys": Case((1, 1, 210, 8), (1, 1, 50, 8), is_causal=True),
+    "causal, more queries than keys, one batch of these": Case((2, 1, 210, 8), (1, 1, 50, 8), is_causal=True),
     "bool mask, float64": Case((3, 27, 5), (3, 99, 5), mask="bool", dtype=dtypes.float64),
     "float mask of keys for each head": Case((1, 2, 30, 24), (1, 2, 200, 24), mask="heads"),
     "the first blocks of keys are masked": Case((40, 80), (400, 80), mask="keys"),
@@ -89,9 +89,9 @@ def expected(case: Case, given: list[Array]) -> tuple[Array, list[Array]]:
     slopes = weights * (slope @ np.swapaxes(values, -1, -2) - (slope * result).sum(-1, keepdims=True))
 
     def of_heads(array: Array) -> Array:
-        if shared == 1:
-            return array
-        return array.reshape(*key.shape[:-2], shared, *array.shape[-2:]).sum(-3)
+        if shared > 1:
+            array = array.reshape(*key.shape[:-2], shared, *array.shape[-2:]).sum(-3)
+        return array if array.shape[0] == key.shape[0] else array.sum(0, keepdims=True)
 
     gradients = [
         slopes @ keys * scale,
@@ -238,6 +238,8 @@ def test_short_sequences_keep_their_kernels(monkeypatch: pytest.MonkeyPatch) -> 
         (2, 200, 64, False, False),
         (2, 200, 16, False, True),
         (2000, 200, 64, False, True),
+        (2, 1024, 520, True, False),
+        (40, 1024, 520, True, True),
         (2, 1024, 64, False, True),
     ):
         query = Tensor.empty(1, heads, time, features)

@@ -37,8 +37,8 @@ MIN_SCORES = 1 << 18
 MIN_CHEAP_SCORES = 1 << 15
 FEW_FEATURES = 16
 MAX_STORED = 1 << 25
-# Maximum features of a head: a block of queries and one of keys fit into a core's cache.
-MAX_FEATURES = 512
+# With more features a block of queries and one of keys do not fit into a core's cache: blocks save memory, not time.
+MANY_FEATURES = 512
 # Vectors of a register tile, and rows for that many, with 32 and with 16 registers. Rows divide a strip, and the panel
 # of scores.
 MANY_ROWS = {1: 8, 2: 8, 3: 8, 4: 6, 5: 4}
@@ -67,6 +67,7 @@ def blocked_attention(
         return None
     assert isinstance(query.device, str)
     call = _plan(open_driver(query.device).target, query, key, value, is_causal, dropout)
+    key, value = (each.expand(*query.shape[:-3], *each.shape[-3:]) for each in (key, value))
     operands = [_padded(_as_heads(each).cast(call.dtype), call.lanes) for each in (query, key, value)]
     others: tuple[T, ...] = ()
     if mask is not None:
@@ -91,11 +92,11 @@ def _fits(query: RandomMixin, key: RandomMixin, value: RandomMixin, mask: Random
         return False
     if query.ndim < 2 or query.dtype not in _DTYPES or any(each.dtype is not query.dtype for each in given):
         return False
-    if query.shape[-1] != key.shape[-1] or key.shape[:-1] != value.shape[:-1] or query.shape[:-3] != key.shape[:-3]:
+    if query.shape[-1] != key.shape[-1] or key.shape[:-1] != value.shape[:-1]:
+        return False
+    if any(one not in (1, most) for one, most in zip(key.shape[:-3], query.shape[:-3])):
         return False
     if query.ndim > 2 and query.shape[-3] % key.shape[-3]:
-        return False
-    if max(query.shape[-1], value.shape[-1]) > MAX_FEATURES:
         return False
     if mask is None:
         return True
@@ -112,7 +113,8 @@ def _is_long(query: tuple[int, ...], keys: int, is_causal: bool) -> bool:
     if query[-2] < MIN_QUERIES or scores < MIN_CHEAP_SCORES:
         return False
     is_cheap = is_causal or query[-1] <= FEW_FEATURES
-    return is_cheap or scores >= MIN_SCORES or scores * math.prod(query[:-2]) > MAX_STORED
+    is_faster = (is_cheap or scores >= MIN_SCORES) and query[-1] <= MANY_FEATURES
+    return is_faster or scores * math.prod(query[:-2]) > MAX_STORED
 
 
 def _plan(
