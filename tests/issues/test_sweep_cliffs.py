@@ -153,3 +153,16 @@ def test_sums_by_index_read_their_element_at_a_clamped_address() -> None:
     expected = table.numpy()
     np.add.at(expected, (np.arange(5)[:, None], order.numpy() % 70), source.numpy())
     np.testing.assert_allclose(made.numpy(), expected, rtol=1e-6)
+
+
+# ---------------------------------------------------------------- rows without divisors
+
+
+def test_rows_without_divisors_are_not_padded_where_they_are_enough() -> None:
+    """Padded parts of a row of two channels divided to find the channel of each element."""
+    x, weight = Tensor.empty(2, 16, 181, 181).contiguous(), Tensor.empty(16)
+    normalised = x.reshape(2, 8, -1).layernorm(-1, 1e-5).reshape(x.shape) * weight.reshape(1, -1, 1, 1)
+    gradient = normalised.gradient(x, gradient=normalised.detach())[0]
+    for ast in kernels_of(gradient):
+        view = prepared(ast)
+        assert all(stride(access, loop) is not None for access in view.accesses for loop in view.axes)

@@ -18,6 +18,9 @@ from tilewright.graph.walk import without_casts
 LARGE_REDUCTION = 1 << 15
 LONG_REDUCTION = 1 << 22  # that fewer parts than FEW_RESULTS would not share well
 FEW_RESULTS = 64
+# Rows that are read in their order and have no useful divisor: as many keep the cores of a CPU busy, and a padded row
+# would divide wherever a value is read by channel or image.
+ENOUGH_ROWS = 8
 FEW_PRODUCTS = 1024  # sums of products, as few as one tile of registers or a few: one task for one core
 MAX_PARTS = 256
 MIN_PART = 1024
@@ -66,6 +69,8 @@ def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
         return None
     axis = max(axes, key=lambda a: (source.shape[a] >= FEW_RESULTS, -a, source.shape[a]))
     parts = choose_parts(source.shape[axis], work // results)
+    if parts is None and not group_cores and results >= ENOUGH_ROWS and all(a in axes for a in _fast_axes(source)):
+        return None
     if parts is None and group_cores:
         merged = _merge_reduced(node, axis)
         if merged is not None:
