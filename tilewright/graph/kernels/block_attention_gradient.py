@@ -18,18 +18,15 @@ from typing import NamedTuple
 from tilewright.base.dtype import dtypes
 from tilewright.graph.kernels.block_attention import (
     LOG2_E,
-    SCORED,
-    SLOPED,
     STRIP,
     BlockAttention,
-    Builder,
     KeyBlock,
-    Rows,
     Scores,
     Tile,
     extra_arguments,
     weighted_sum,
 )
+from tilewright.graph.kernels.block_builder import SCORED, SLOPED, Builder, Rows
 from tilewright.graph.kernels.tiles import after, barrier, end, load
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo

@@ -1,0 +1,76 @@
+"""The loops and the memory of attention in blocks. In: sizes, rows of a dense source. Out: nodes of one kernel, loops
+and slots numbered as they are made. `block_attention` and its gradient compute with them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tilewright.base.dtype import DType, dtypes
+from tilewright.graph.kernels.tiles import after, barrier, end, load, place
+from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
+from tilewright.graph.spec import Op
+from tilewright.graph.uop import UOp, const, index_const
+
+# Ids of barriers. A value is then stored and loaded, where it would be recomputed by its reader otherwise.
+SCORED, FOLDED, BASED, WEIGHED, SUMMED, FILLED, SLOPED = range(7)
+
+
+class Rows(NamedTuple):
+    """The queries of a block: the first, how many, how many there are in all, and the loops around the block."""
+
+    first: UOp
+    size: int
+    all: int
+    loops: tuple[UOp, ...]
+
+    def valid(self, row: UOp) -> tuple[UOp, ...]:
+        return (self.first + row < self.all,) if self.all % self.size else ()
+
+
+class Builder:
+    """The loops and the memory of one kernel, numbered as they are made."""
+
+    def __init__(self, dtype: DType) -> None:
+        self.dtype = dtype
+        self._loops = 0
+        self._slots = 0
+
+    def over(self, size: int | UOp, kind: AxisType = AxisType.LOOP) -> UOp:
+        self._loops += 1
+        count = index_const(size) if isinstance(size, int) else size
+        return UOp(Ops.RANGE, dtypes.index, (count,), Axis((self._loops - 1,), kind))
+
+    def tile(self, size: int) -> UOp:
+        return self.over(size, AxisType.UPCAST)
+
+    def summed(self, size: int | UOp) -> UOp:
+        return self.over(size, AxisType.REDUCE)
+
+    def scratch(self, size: int) -> UOp:
+        """Memory of a core."""
+        self._slots += 1
+        return UOp(Ops.DEFINE_LOCAL, self.dtype, (), ParamArg(self._slots - 1, size))
+
+    def number(self, value: float) -> UOp:
+        return const(self.dtype, value)
+
+    def fold(self, op: Op, value: UOp, *axes: UOp) -> UOp:
+        return UOp(Ops.REDUCE, self.dtype, (value, *axes), op)
+
+    def store(self, memory: UOp, position: UOp, value: UOp, *valid: UOp) -> UOp:
+        return UOp(Ops.STORE, dtypes.void, (place(memory, position, *valid), value))
+
+    def filled(self, memory: UOp, start: UOp, size: int, lanes: int, value: float, *loops: UOp) -> UOp:
+        """The memory in an iteration of the loops, with `size` elements from `start` on equal to the value."""
+        step, lane = self.over(size // lanes), self.tile(lanes)
+        effect = self.store(after(memory, *loops), start + step * lanes + lane, self.number(value))
+        return after(memory, barrier(FILLED, end(effect, step, lane)))
+
+    def copied(self, memory: UOp, source: UOp, start: UOp, rows: Rows, width: int, lanes: int, scale: float) -> UOp:
+        """The memory with the rows of a dense source, scaled; zeros after the last row."""
+        row, step, lane = self.over(rows.size), self.over(width // lanes), self.tile(lanes)
+        column = step * lanes + lane
+        value = load(source, (start + rows.first + row) * width + column, *rows.valid(row))
+        scaled = value if scale == 1 else value * self.number(scale)
+        effect = self.store(after(memory, *rows.loops), row * width + column, scaled)
+        return after(memory, barrier(FILLED, end(effect, row, step, lane)))
