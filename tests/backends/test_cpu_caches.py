@@ -145,7 +145,7 @@ def test_this_machine() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("l4_bytes=1M", "'l4_bytes' is no fact"),
+        ("l4_bytes=1M", "'l4_bytes' is not a fact"),
         ("line_bytes=48", "power of two"),
         ("page_bytes=0", "power of two"),
         ("l1_ways=many", "positive number"),

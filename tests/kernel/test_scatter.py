@@ -118,7 +118,7 @@ def test_columns_and_parts_are_shared(opts: tuple[Opt, ...], device: str) -> Non
         ("added_by_index", (Opt(SCATTER, 0, 0),), "takes 1 to 9 parts"),
         ("added_by_index", (Opt(SCATTER, 0, 2), Opt(SCATTER, 0, 2)), "does not order its stores"),
         ("added_by_index", (Opt(UPCAST, 1, 2), Opt(SCATTER, 0, 2)), "comes before"),
-        ("elementwise", (Opt(SCATTER, 0, 2),), "no reduction"),
+        ("elementwise", (Opt(SCATTER, 0, 2),), "not a reduction"),
     ],
 )
 def test_what_is_no_sum_by_index_is_refused(name: str, opts: tuple[Opt, ...], words: str) -> None:
