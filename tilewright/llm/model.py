@@ -93,10 +93,12 @@ class Transformer:
         if by_layer:
             x.realize(*place.shared())
         for number, layer in enumerate(self.layers):
-            x = layer(x, place)
-            if by_layer:
-                # The updated memory is asked for too: a tensor that is not keeps the graph that it was computed from.
-                x.realize(*([] if cache is None else cache.layers[number]))
+            if not by_layer:
+                x = layer(x, place)
+                continue
+            # All layers write to the same memory. That of the cache is asked for too: a tensor that is updated and not
+            # realised keeps the graph that it was computed from.
+            x.assign(layer(x, place)).realize(*([] if cache is None else cache.layers[number]))
         return self.norm(x)
 
     def __call__(self, tokens: Tensor, cache: Cache | None = None, position: Position = 0) -> Tensor:
