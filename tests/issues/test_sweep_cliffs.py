@@ -166,3 +166,11 @@ def test_rows_without_divisors_are_not_padded_where_they_are_enough() -> None:
     for ast in kernels_of(gradient):
         view = prepared(ast)
         assert all(stride(access, loop) is not None for access in view.accesses for loop in view.axes)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(2, 9), (9, 2), (3, 10), (2, 15)])
+def test_few_rows_and_columns_of_a_long_sum_are_dot_products(rows: int, columns: int) -> None:
+    """The tile of least cost, 2 by 3 of 2 by 9, has too few accumulators: a larger one is taken, and nothing packed."""
+    made = Chosen(matrices(rows, 8192, columns, (8192, 1, 1, 8192)), replace(LARGE_CACHES, cores=1))
+    assert made.uses(OptOps.STAGE) == 0
+    assert made.count(AxisType.UPCAST) >= 8 * 16

@@ -82,7 +82,7 @@ def choose_dot_tile(view: KernelView, rows: list[UOp], columns: list[UOp]) -> Do
         for column_axis in columns
         for width in _sides(view, column_axis)
         # Registers hold the accumulators, the vectors of one side and one vector of the other.
-        if height * width + min(height, width) + 1 <= view.target.vector_registers
+        if height * width >= MAX_SIDE and height * width + min(height, width) + 1 <= view.target.vector_registers
     ]
 
     def cost(tile: DotTile) -> float:
@@ -90,8 +90,7 @@ def choose_dot_tile(view: KernelView, rows: list[UOp], columns: list[UOp]) -> Do
         repeated = math.prod(-(-size_of(axis) // side) * side / size_of(axis) for axis, side in sides)
         return repeated * (1 + 1 / tile.rows + 1 / tile.columns)
 
-    best = min(tiles, key=cost, default=None)
-    return best if best is not None and best.rows * best.columns >= MAX_SIDE else None
+    return min(tiles, key=cost, default=None)
 
 
 def _sides(view: KernelView, axis: UOp) -> list[int]:
