@@ -98,7 +98,7 @@ def test_a_schedule_in_parts_is_not_blamed(tmp_path: Path) -> None:
     assert all(known_loads(state, held))
 
 
-def test_elements_that_depend_on_the_order_of_a_sum_are_not_judged(tmp_path: Path) -> None:
+def test_elements_that_depend_on_the_order_of_a_sum_are_not_compared(tmp_path: Path) -> None:
     """The last row is 7 in every order; what is left of the others is rounding."""
     terms = np.ones((4, 8), np.float32)
     terms[:3, 2], terms[:3, 5] = 1e8, -1e8
@@ -170,7 +170,7 @@ def ended(status: int = 0, output: str = "", errors: str = "", ending: str = "fi
     return Ended(ending, status, output, errors, 1.0)
 
 
-def test_outputs_are_judged() -> None:
+def test_outputs_are_compared() -> None:
     assert compare_output("loss 0.12345 at 3\n", "loss 0.12346 at 3\n") == ""
     assert "0.2 instead of 0.1" in compare_output("loss 0.2", "loss 0.1")
     assert compare_output("a", "b") == "the output is another text"

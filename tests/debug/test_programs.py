@@ -212,7 +212,7 @@ def test_a_race_of_a_custom_kernel_is_found_on_any_device(tmp_path: Path) -> Non
     assert len(seen) == 2
 
 
-def test_steps_are_judged_where_the_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_are_checked_where_the_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tilewright.codegen import decompose
 
     x = Tensor(np.arange(20, dtype=np.float32)).realize()

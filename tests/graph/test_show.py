@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tilewright import Tensor, Variable
 from tilewright.base.dtype import DType, cast_scalar, dtypes
 from tilewright.base.errors import InternalError, ParseError
 from tilewright.base.target import Target
@@ -157,6 +158,12 @@ def test_a_broken_graph_can_be_shown_and_read_unchecked() -> None:
     assert parse(text, check=False).src[0] is broken
     with pytest.raises(ParseError, match="order of 1 axes"):
         parse(text)
+
+
+def test_symbolic_sizes_come_back() -> None:
+    node = (Tensor([1.0, 2.0, 3.0])[: Variable("n", 1, 3).bind(2)] + 1).uop
+    assert "SymbolicInt(" in show(node)
+    assert parse(show(node)) is node
 
 
 def test_deep_graphs_come_back() -> None:

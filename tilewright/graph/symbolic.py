@@ -74,7 +74,7 @@ class SymbolicInt(_Int):
     """An integer expression over variables. `bindings` are their values, None where they are free."""
 
     __slots__ = ("bindings", "node")
-    _fields = ("node", "bindings")
+    __match_args__ = ("node", "bindings")
 
     node: UOp
     bindings: Bindings | None
