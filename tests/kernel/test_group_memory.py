@@ -433,6 +433,23 @@ def test_running_sums_of_rows(shape: tuple[int, ...], facts: dict[str, int]) -> 
         np.testing.assert_array_equal(found.numpy(), np.flip(np.flip(slope, -1).cumsum(-1), -1))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_running_sums_of_long_rows_copy_no_row(dtype: str) -> None:
+    """A length that is not a number of whole blocks, and a dtype that is summed in another: the kernel reads the rows
+    as they are and stores the result."""
+    x = generator.integers(-1, 2, (2, 1601)).astype(np.float32)
+    with emulated_card(max_local_bytes=8192, max_group_size=64) as card:
+        source = given(x).cast(dtype).realize()
+        card.programs.clear()
+        found = source.cumsum(-1).realize()
+        sizes = [param.size for program in card.programs for param in program.params if param.is_written]
+        assert sizes.count(x.size) == 1
+        np.testing.assert_array_equal(found.cast("float32").numpy(), x.cumsum(-1))
+        if dtype != "int8":
+            (slopes,) = (source.cumsum(-1) * given(x).cast(dtype)).sum().gradient(source)
+            np.testing.assert_array_equal(slopes.cast("float32").numpy(), np.flip(np.flip(x, -1).cumsum(-1), -1))
+
+
 def test_a_running_sum_does_not_see_what_comes_later() -> None:
     x = np.ones((2, 300), np.float32)
     x[0, 200], x[1, 40:42] = np.inf, (np.inf, -np.inf)

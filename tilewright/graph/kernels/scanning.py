@@ -10,7 +10,7 @@ import functools
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.records import record
-from tilewright.graph import build
+from tilewright.graph import build, marks
 from tilewright.graph.kernels.nodes import (
     MAX_KERNELS,
     MAX_THREADS,
@@ -43,40 +43,45 @@ def longest_row(dtype: DType, local_bytes: int, max_threads: int) -> int:
     return threads // SIDE * SIDE * OWN
 
 
-def running_sums(rows: UOp, longest: int) -> UOp:
-    """y[r, i] = x[r, 0] + ... + x[r, i]; rows longer than `longest` are divided into blocks."""
+def running_sums(rows: UOp, longest: int, wide: DType | None = None, dtype: DType | None = None) -> UOp:
+    """y[r, i] = x[r, 0] + ... + x[r, i], accumulated in `wide` and stored as `dtype` (those of the rows where None).
+    Rows longer than `longest` are divided into blocks, which a kernel takes from the rows as they are."""
+    wide, dtype = wide or rows.dtype, dtype or rows.dtype
     count, size = rows.shape
     block = min(BLOCK, longest)
     if size <= block or (size <= longest and count >= MANY_ROWS):
-        return scan_rows(build.contiguous(rows), longest=longest)
+        return _scan_rows(rows, (), size, (wide, dtype), longest)
     blocks = -(-size // block)
-    padded = build.pad(rows, ((0, 0), (0, blocks * block - size)))
-    divided = build.contiguous(build.reshape(padded, (count * blocks, block)))
-    totals = build.reshape(build.reduce_axis(Ops.ADD, divided, (1,)), (count, blocks))
+    # Gradients do not pass through the totals: that of the rows has all of them (ScanGradient).
+    given = build.contiguous(rows)
+    padded = build.pad(build.cast(marks.detach(given), wide), ((0, 0), (0, blocks * block - size)))
+    divided = build.reshape(padded, (count, blocks, block))
+    totals = build.reshape(build.reduce_axis(Ops.ADD, divided, (2,)), (count, blocks))
     running = running_sums(build.contiguous(totals), longest)
     before = build.pad(build.shrink(running, ((0, count), (0, blocks - 1))), ((0, 0), (1, 0)))
-    whole = scan_rows(divided, build.contiguous(build.reshape(before, (count * blocks,))), longest=longest)
-    return build.shrink(build.reshape(whole, (count, blocks * block)), ((0, count), (0, size)))
+    carried = build.contiguous(build.reshape(before, (count * blocks,)))
+    return _scan_rows(given, (carried,), block, (wide, dtype), longest)
 
 
-def scan_rows(rows: UOp, *before: UOp, longest: int) -> UOp:
-    """The prefix sums of rows that fit in local memory; each starts from its element of `before`."""
-    count, size = rows.shape
-    kernel = scan_kernel(rows.dtype, count, size, bool(before))
-    (sums,) = call(kernel, ((rows.dtype, rows.shape),), (rows, *before))
-    return sums.replace(arg=sums.arg._replace(gradient=ScanGradient(longest)))
+def _scan_rows(rows: UOp, before: tuple[UOp, ...], block: int, dtypes_: tuple[DType, DType], longest: int) -> UOp:
+    """The prefix sums of rows in blocks that fit in local memory; each block starts from its element of `before`."""
+    wide, dtype = dtypes_
+    kernel = scan_kernel((rows.dtype, wide, dtype), rows.shape, block, bool(before))
+    (sums,) = call(kernel, ((dtype, rows.shape),), (build.contiguous(rows), *before))
+    return sums.replace(arg=sums.arg._replace(gradient=ScanGradient(longest, wide, rows.dtype)))
 
 
 @record
 class ScanGradient:
-    """An element is part of every sum from its position on, and `before` of all. Equal gradients make equal nodes."""
+    """An element is part of every sum from its position on. Equal gradients make equal nodes."""
 
     longest: int
+    wide: DType
+    dtype: DType  # of the rows
 
     def __call__(self, node: UOp, upstream: UOp) -> tuple[UOp | None, ...]:
-        backwards = build.flip(running_sums(build.flip(upstream, (1,)), self.longest), (1,))
-        total = build.reshape(build.reduce_axis(Ops.ADD, upstream, (1,)), upstream.shape[:1])
-        return (backwards, total)[: len(node.src)]
+        backwards = running_sums(build.flip(upstream, (1,)), self.longest, self.wide, self.dtype)
+        return (build.flip(backwards, (1,)), None)[: len(node.src)]
 
 
 def sum_of_threads_before(
@@ -111,12 +116,17 @@ def sum_of_threads_before(
 
 
 @functools.lru_cache(MAX_KERNELS)
-def scan_kernel(dtype: DType, count: int, size: int, has_before: bool) -> UOp:
-    threads = -(-size // (OWN * SIDE)) * SIDE
+def scan_kernel(dtypes_: tuple[DType, DType, DType], shape: tuple[int, int], block: int, has_before: bool) -> UOp:
+    """`dtypes_` are those of the rows, of the accumulator and of the result. A work-group takes a block of a row."""
+    given, dtype, result_dtype = dtypes_
+    count, size = shape
+    blocks = -(-size // block)
+    threads = -(-block // (OWN * SIDE)) * SIDE
     teams = threads // SIDE
     zero, nothing = index_const(0), const(dtype, 0)
-    row, thread = loop(count, 0), loop(threads, 1, AxisType.LOCAL)
-    out, x = param(0, dtype, count * size), param(1, dtype, count * size)
+    number, thread = loop(count * blocks, 0), loop(threads, 1, AxisType.LOCAL)
+    out, x = param(0, result_dtype, count * size), param(1, given, count * size)
+    start, first = number // blocks * size + number % blocks * block, number % blocks * block
 
     def local(slot: int, length: int) -> UOp:
         return UOp(Ops.DEFINE_LOCAL, dtype, (), ParamArg(slot, length))
@@ -124,26 +134,29 @@ def scan_kernel(dtype: DType, count: int, size: int, has_before: bool) -> UOp:
     def element(index: UOp) -> UOp:
         return index // OWN * (OWN + 1) + index % OWN
 
-    started = (barrier(row, number=0),) if row.op is Ops.RANGE else ()
+    def is_inside(index: UOp) -> UOp:
+        return (index < block) & (first + index < size) if blocks > 1 else index < size
+
+    started = (barrier(number, number=0),) if number.op is Ops.RANGE else ()
     held, totals, sums, ends = local(0, threads * (OWN + 1)), local(1, threads), local(2, teams), local(3, threads)
     copied = loop(OWN, 2)
     index = copied * threads + thread
-    value = load(x, row * size + index, index < size)
+    value = load(x, start + index, is_inside(index)).cast(dtype)
     filled = end(store(memory(held, *started), element(index), value), loops=(copied, thread))
     held = memory(held, barrier(filled, number=1))
     # Each thread sums its own elements.
     own = loop(OWN, 3)
-    total = register(0, nothing, row, thread)
+    total = register(0, nothing, number, thread)
     at = thread * (OWN + 1) + own
     running = load(memory(total, own), zero) + load(memory(held, own), at)
     summed = end(store(memory(total, own), zero, running), store(memory(held, own), at, running), loops=(own,))
     own_total = load(memory(total, summed), zero)
     before = sum_of_threads_before(own_total, thread, threads, (totals, sums), started, (4, 5), (2, 3))
-    carried = load(param(2, dtype, count), row) if has_before else nothing
+    carried = load(param(2, dtype, count * blocks), number) if has_before else nothing
     stored = end(store(memory(ends, *started), thread, carried + before), loops=(thread,))
     met = barrier(stored, UOp(Ops.GROUP, dtypes.void, (summed,)), number=4)
     written = loop(OWN, 6, AxisType.UPCAST)
     index = written * threads + thread
     result = load(memory(held, summed, met), element(index)) + load(memory(ends, met), index // OWN)
-    effect = store(out, row * size + index, result, index < size)
+    effect = store(out, start + index, result.cast(result_dtype), is_inside(index))
     return UOp(Ops.SINK, dtypes.void, (effect,), KernelInfo("scan_rows", (), fills=(0,)))

@@ -278,7 +278,7 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
                 return self._new(walked)
             longest = self._longest_row(node.dtype) if op is Ops.ADD and axis == self.ndim - 1 else 0
             is_by_rows = longest > 0 and self.shape[-1] >= _MIN_GROUP_SCAN
-            node = scan_last_axis(node, longest) if is_by_rows else scan_axis(node, op, axis)
+            node = self._scan_last_axis(node, dtype, longest) if is_by_rows else scan_axis(node, op, axis)
         return self._new(build.cast(node, dtype))
 
     def _longest_row(self, dtype: DType) -> int:
@@ -290,12 +290,16 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
 
         return longest_row(dtype, target.max_local_bytes, target.max_group_size)
 
+    def _scan_last_axis(self, wide: UOp, dtype: DType, longest: int) -> UOp:
+        """The cumulative sum by work-groups of `wide`, which is this tensor in the dtype of the accumulator. The kernel
+        converts from and to memory where the device has both dtypes."""
+        from tilewright.graph.kernels.scanning import running_sums
 
-def scan_last_axis(node: UOp, longest: int) -> UOp:
-    from tilewright.graph.kernels.scanning import running_sums
-
-    rows = build.reshape(node, (math.prod(node.shape[:-1]), node.shape[-1]))
-    return build.reshape(running_sums(rows, longest), node.shape)
+        target = open_driver(str(self.device)).target
+        converts = {self.dtype, dtype} <= target.native | target.native_casts
+        source, result = (self.uop, dtype) if converts else (wide, wide.dtype)
+        rows = build.reshape(source, (math.prod(wide.shape[:-1]), wide.shape[-1]))
+        return build.reshape(running_sums(rows, longest, wide.dtype, result), wide.shape)
 
 
 def _without_axes(node: UOp, axes: tuple[int, ...], keepdim: bool) -> UOp:
