@@ -11,6 +11,7 @@ import subprocess
 import sys
 import weakref
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -21,8 +22,11 @@ from tilewright.base.digests import blake2b, sha256
 from tilewright.graph.uop import UOp
 from tilewright.llm.generator import Generator
 from tilewright.llm.model import Transformer
+from tilewright.llm.slots import PIECES
 from tilewright.nn.formats.mapped import bytes_of, unmap_pages
+from tilewright.runtime.buffer import Buffer
 
+T = TypeVar("T")
 SMAPS = Path("/proc/self/smaps")
 
 
@@ -132,10 +136,17 @@ def test_layers_that_are_alike_are_planned_once_in_generation(monkeypatch: pytes
         sizes.clear()
         generator = Generator(model, context=16, end_tokens=())
         generator.run(generator.submit([1, 2], limit=1))
-        found[count] = sizes[0]
-    assert found[5] < 2 * found[1]
+        states = PIECES[0] * model.config.hidden_size
+        found[count] = sizes[0], sum(each.size == states for each in objects_of(Buffer))
+    (nodes, buffers), (nodes_of_five, buffers_of_five) = found[1], found[5]
+    assert nodes_of_five < 2 * nodes
+    assert buffers_of_five == buffers, "all layers write to one memory"
 
 
 def count_nodes() -> int:
+    return len(objects_of(UOp))
+
+
+def objects_of(kind: type[T]) -> list[T]:
     gc.collect()
-    return sum(isinstance(each, UOp) for each in gc.get_objects())
+    return [each for each in gc.get_objects() if isinstance(each, kind)]
