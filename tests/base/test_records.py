@@ -8,11 +8,11 @@ import inspect
 import pickle
 import subprocess
 import sys
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import pytest
 
-from tilewright.base.records import field, field_names, mutable_record, record, replace
+from tilewright.base.records import NamedTuple, field, field_names, mutable_record, record, replace
 
 
 @record
@@ -52,6 +52,24 @@ class Derived:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "area", self.side**2)
+
+
+class Named(NamedTuple):
+    """Two."""
+
+    a: int
+    b: str = "b"
+
+    def total(self) -> str:
+        return f"{self.a}{self.b}"
+
+
+T = TypeVar("T")
+
+
+class Listed(NamedTuple, Generic[T]):
+    first: T
+    rest: list[T]
 
 
 @mutable_record
@@ -135,3 +153,12 @@ print(sorted({"dataclasses", "inspect", "pathlib", "numpy"} & (set(sys.modules) 
 """
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_named_tuples_are_those_of_collections() -> None:
+    made = Named(1)
+    assert made == (1, "b")
+    assert (made.total(), Named._fields, Named._field_defaults, Named.__doc__) == ("1b", ("a", "b"), {"b": "b"}, "Two.")
+    assert pickle.loads(pickle.dumps(made._replace(b="c"))) == Named(1, "c")
+    assert Listed[int](1, [2]).rest == [2]
+    assert isinstance(pickle.loads(pickle.dumps(Listed(1, []))), Listed)

@@ -7,9 +7,9 @@ from __future__ import annotations
 import builtins
 import math
 import struct
-from typing import Final, NamedTuple
+from typing import Final
 
-from tilewright.base.records import field, record
+from tilewright.base.records import NamedTuple, field, record
 
 Scalar = bool | int | float
 

@@ -4,15 +4,37 @@
 They are used as `dataclasses` are, which take 0.8 ms to make one class and 10 ms to import: a fifth of what a process
 needs for its first result (docs/measurements/time_to_a_result.md). Here the text of `__init__` is compiled when the
 first instance is made, so a class costs what the statement `class` does. Modules that a first result imports use these,
-which tests/base/test_records.py checks; others may use either."""
+which tests/base/test_records.py checks; others may use either kind."""
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 R = TypeVar("R")
+
+if TYPE_CHECKING:
+    from typing import NamedTuple as NamedTuple
+else:
+
+    class _NamedTupleType(type):
+        """`typing.NamedTuple` compiles the annotation of each field, of which nothing here asks; the first `compile` of
+        a process also makes the classes of syntax trees. Without it a class takes half the time."""
+
+        def __new__(cls, name, bases, members):
+            fields = tuple(members["__annotations__"])
+            defaults = [members[field] for field in fields if field in members]
+            made = namedtuple(name, fields, defaults=defaults, module=members["__module__"])
+            others = {key: value for key, value in members.items() if key not in fields}
+            if len(bases) > 1:
+                return type(name, (made, *bases[1:]), {"__slots__": (), **others})
+            for key, value in others.items():
+                setattr(made, key, value)
+            return made
+
+    NamedTuple = type.__new__(_NamedTupleType, "NamedTuple", (), {})
 
 
 class _Field(NamedTuple):

@@ -4,10 +4,10 @@ Stages decide by these facts and never by a device's name."""
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.base.records import record
+from tilewright.base.records import NamedTuple, record
 
 ALL_DTYPES = frozenset(dtypes.all)
 # What every instruction set has; the rest is decomposed where a target does not name it.

@@ -9,9 +9,8 @@ instructions of such a term the clamp is a quarter, and each waits for the one b
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from tilewright.base.dtype import DType, dtypes
+from tilewright.base.records import NamedTuple
 from tilewright.base.target import Target
 from tilewright.graph.ops import Ops
 from tilewright.graph.simplify.logic import parts_of

@@ -27,7 +27,6 @@ from tilewright.graph.ops import Axis, AxisType, Ops
 from tilewright.graph.passes import Pass, run_passes
 from tilewright.graph.records import KernelInfo, Param, Program
 from tilewright.graph.uop import UOp, const, memory_of
-from tilewright.graph.verification.verify import verify_kernel, verify_program
 from tilewright.graph.walk import toposort
 
 NO_THREADS = Threads(())
@@ -47,6 +46,10 @@ class Lowering:
         return (self.sink,)
 
     def verify(self, pass_name: str) -> None:
+        from tilewright.graph.verification.verify import (
+            verify_kernel,
+        )
+
         verify_kernel(self.sink, pass_name)
 
 
@@ -112,6 +115,8 @@ def lower(sink: UOp, target: Target, scheduled: UOp | None = None) -> Program:
         if program.variables:
             program = replace(program, first_variable=count_buffers(sink if scheduled is None else scheduled))
         if options.VERIFY_GRAPH:
+            from tilewright.graph.verification.verify import verify_program
+
             verify_program(program, PASSES[-1].name)
         return program
 

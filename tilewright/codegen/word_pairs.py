@@ -6,9 +6,8 @@ multiplied by 0 costs nothing. The divisor of a division is at least 1, and the 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from tilewright.base.dtype import dtypes
+from tilewright.base.records import NamedTuple
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp, const
 

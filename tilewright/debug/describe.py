@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Access, Item, KernelInfo, Opt, Schedule
-from tilewright.graph.text.show import axis_name, show_expression
+from tilewright.graph.text.arguments import axis_name
+from tilewright.graph.text.show import show_expression
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import size_of, view_kernel
 

@@ -3,11 +3,11 @@ Index maths, masks and the emitter's base-and-offset addressing all read this fo
 
 from __future__ import annotations
 
-from typing import NamedTuple
 from zlib import crc32
 
 from tilewright.base.digests import blake2b
 from tilewright.base.dtype import DType, dtypes, wrap_int
+from tilewright.base.records import NamedTuple
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 

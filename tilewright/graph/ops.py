@@ -10,9 +10,10 @@ import copyreg
 import enum
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright.base.dtype import DType, Scalar
+from tilewright.base.records import NamedTuple
 from tilewright.base.target import TileLayout
 from tilewright.graph import bounds as b
 from tilewright.graph import derivatives as d

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from tilewright.base import events
 from tilewright.base.config import options
+from tilewright.base.records import NamedTuple
 from tilewright.graph.uop import UOp
 
 

@@ -17,7 +17,6 @@ from tilewright.graph.passes import Pass, run_passes
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp
-from tilewright.graph.verification.verify import verify_kernel
 from tilewright.graph.walk import exchange_axis
 from tilewright.kernel.analysis.dependence import check_cores
 from tilewright.kernel.apply import apply_opt, check_limits
@@ -59,6 +58,10 @@ class Optimisation:
         return (self.sink,)
 
     def verify(self, pass_name: str) -> None:
+        from tilewright.graph.verification.verify import (
+            verify_kernel,
+        )
+
         verify_kernel(self.sink, pass_name)
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from tilewright.base.config import options
 from tilewright.base.events import emit
+from tilewright.base.records import NamedTuple
 from tilewright.runtime.sealed import UNFINISHED
 
 MEGABYTE = 1 << 20

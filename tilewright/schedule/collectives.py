@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import NamedTuple
 
+from tilewright.base.records import NamedTuple
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.slices import cat, replace_axis, slice_axis

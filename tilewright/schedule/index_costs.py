@@ -6,8 +6,7 @@ the sizes and the facts of the target."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from tilewright.base.records import NamedTuple
 from tilewright.base.target import Target
 from tilewright.graph.kernels.radix import MAX_WIDTH, MIN_SIZE
 

@@ -4,10 +4,10 @@ source that it is made from, and the condition under which that element exists. 
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import InternalError
+from tilewright.base.records import NamedTuple
 from tilewright.graph.affine import Affine, affine, from_affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.simplify import simplify

@@ -4,10 +4,10 @@ reads and writes. Equal kernels become one node, whatever memory they access."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from tilewright.base.digests import blake2b
 from tilewright.base.dtype import DType, dtypes
+from tilewright.base.records import NamedTuple
 from tilewright.base.target import Target
 from tilewright.graph.affine import digest
 from tilewright.graph.kernels.custom import output_node

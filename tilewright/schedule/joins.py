@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from typing import NamedTuple
 
+from tilewright.base.records import NamedTuple
 from tilewright.base.target import Target
 from tilewright.graph import build
 from tilewright.graph.build import scalar_of

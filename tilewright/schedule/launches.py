@@ -11,10 +11,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from tilewright.base import events
-from tilewright.base.records import replace
+from tilewright.base.records import NamedTuple, replace
 from tilewright.base.target import Target
 from tilewright.graph.kernels.sections import check_sections, join_sections
 from tilewright.graph.ops import Ops

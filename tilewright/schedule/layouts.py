@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
 
+from tilewright.base.records import NamedTuple
 from tilewright.graph.ops import Ops
 from tilewright.graph.slices import bounds_of, replace_axis
 from tilewright.graph.spec import Shape, element_count

@@ -19,7 +19,6 @@ from tilewright.graph.passes import Pass, run_passes
 from tilewright.graph.records import Schedule
 from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp
-from tilewright.graph.verification.verify import verify_kernel, verify_tensor_graph
 from tilewright.graph.walk import map_nodes, toposort
 from tilewright.schedule.checks import keep_checks
 from tilewright.schedule.fuse import SEPARATE, plan_fusion
@@ -30,7 +29,6 @@ from tilewright.schedule.memory import place_temps
 from tilewright.schedule.operand_order import order_operands
 from tilewright.schedule.order import ItemBuilder, find_devices
 from tilewright.schedule.reduction import split_reduction
-from tilewright.schedule.segments import reduce_by_index
 from tilewright.schedule.transposed import operands_to_transpose
 from tilewright.schedule.uses import Plan
 
@@ -66,6 +64,11 @@ class Scheduling:
         return tuple(item.ast for item in self.made.items if item.ast is not None)
 
     def verify(self, pass_name: str) -> None:
+        from tilewright.graph.verification.verify import (
+            verify_kernel,
+            verify_tensor_graph,
+        )
+
         if self.made is None:
             verify_tensor_graph(UOp(Ops.SINK, dtypes.void, self.graph), pass_name)
         else:
@@ -229,7 +232,7 @@ def prepare_graph(outputs: Sequence[UOp], target: Target) -> tuple[list[UOp], tu
             src = src[:1]
             has_waiting = True
         made = node.with_src(src)
-        indexed = reduce_by_index(made, target)
+        indexed = indexed_reduction(made, target)
         split = indexed or split_reduction(made, target)
         if split is not None:
             note_line(split, node.line, made.src[0])
@@ -257,6 +260,15 @@ def prepare_graph(outputs: Sequence[UOp], target: Target) -> tuple[list[UOp], tu
 
     replaced = map_nodes(toposort(*outputs), visit)
     return [replaced[node] for node in outputs], tuple(replaced.values()) if has_waiting else ()
+
+
+def indexed_reduction(node: UOp, target: Target) -> UOp | None:
+    """A reduction by index in the way of `segments.py`, which only devices with warps use and import."""
+    if target.warp_size == 1:
+        return None
+    from tilewright.schedule.segments import reduce_by_index
+
+    return reduce_by_index(node, target)
 
 
 def note_line(node: UOp, line: tuple[str, int] | None, source: UOp) -> None:

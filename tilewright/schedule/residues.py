@@ -7,9 +7,9 @@ iterate over those alone. The gradient of strided windows is such a sum.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
+from tilewright.base.records import NamedTuple
 from tilewright.graph.affine import Affine, affine, from_affine
 from tilewright.graph.ops import Axis, Ops
 from tilewright.graph.simplify import simplify

@@ -8,9 +8,9 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
+from tilewright.base.records import NamedTuple
 from tilewright.base.target import Target
 from tilewright.graph import build
 from tilewright.graph.gradients.gather import counting_axis
@@ -66,8 +66,6 @@ def reduce_by_index(node: UOp, target: Target) -> UOp | None:
     after:  the same, without a comparison of each number with each n; unchanged where few terms are compared, which a
             kernel may do beside its other work
     """
-    if target.warp_size == 1:
-        return None
     found = match_indexed_reduction(node)
     if (
         found is None

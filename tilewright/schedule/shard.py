@@ -9,9 +9,9 @@ device: each part computes the slice that it needs."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from tilewright.base.errors import InternalError
+from tilewright.base.records import NamedTuple
 from tilewright.graph import build
 from tilewright.graph.gradients.gather import counting_axis
 from tilewright.graph.kernels.custom import updated_source

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
-from tilewright.base.records import field, mutable_record
+from tilewright.base.records import NamedTuple, field, mutable_record
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort

@@ -5,10 +5,9 @@ the index."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
-from tilewright.base.records import field, mutable_record
+from tilewright.base.records import NamedTuple, field, mutable_record
 from tilewright.graph.bounds import dtype_bounds
 from tilewright.graph.gradients.gather import counting_axis
 from tilewright.graph.ops import Axis, AxisType, Ops

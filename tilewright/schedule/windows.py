@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from tilewright.base.dtype import DType, dtypes
+from tilewright.base.records import NamedTuple
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op, Shape

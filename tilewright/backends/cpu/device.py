@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright.backends.cpu.code import llvm
 from tilewright.backends.cpu.host import system
@@ -23,6 +23,7 @@ from tilewright.base.dtype import dtypes
 from tilewright.base.errors import CompileError, InternalError
 from tilewright.base.events import emit
 from tilewright.base.forks import renewed_lock
+from tilewright.base.records import NamedTuple
 from tilewright.base.target import ALL_DTYPES, BASIC_OPS, FLUSH_CONTRACTIONS, SMALL_FLOATS, Target
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Program

@@ -3,12 +3,11 @@ row writes 2 of every 8 columns. These threads exchange what they have, so that 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from tilewright.backends.cuda.boxes import VECTOR_BYTES
 from tilewright.backends.cuda.chain_plan import TileChain
 from tilewright.backends.cuda.chain_text import operand_of
 from tilewright.base.dtype import dtypes
+from tilewright.base.records import NamedTuple
 from tilewright.codegen.tiles import axis_size, tile_value
 from tilewright.graph.affine import Affine, affine
 from tilewright.graph.ops import AxisType, Ops

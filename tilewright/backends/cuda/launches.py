@@ -7,11 +7,12 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright.backends.cuda.card import Card
 from tilewright.backends.cuda.library import KernelNodeParams
 from tilewright.backends.cuda.tensor_map import MAP_ALIGNMENT, MAP_BYTES, TensorMap
+from tilewright.base.records import NamedTuple
 from tilewright.runtime.device import Address, Binding, Runner, VariableBinding
 
 # A graph pays from this many launches on, and from this run on: making one costs about as much as a few runs.

@@ -8,11 +8,12 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright.backends.metal.language import MetalLanguage
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import CompileError, InternalError
+from tilewright.base.records import NamedTuple
 from tilewright.base.target import ALL_DTYPES, BASIC_OPS, Target
 from tilewright.codegen.c_style.launch import Launch, plan_launch
 from tilewright.codegen.c_style.renderer import CStyleRenderer

@@ -4,10 +4,11 @@ model of any size can be scheduled, compiled and counted on a machine that could
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright.base.dtype import DType
 from tilewright.base.errors import UnsupportedError
+from tilewright.base.records import NamedTuple
 from tilewright.base.target import ALL_DTYPES, BASIC_OPS, SMALL_FLOATS, Target
 from tilewright.codegen.c_style.language import Language
 from tilewright.codegen.c_style.renderer import CStyleRenderer

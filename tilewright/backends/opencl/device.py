@@ -6,11 +6,12 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright.backends.opencl.language import OpenCLLanguage
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import CompileError, OutOfMemoryError
+from tilewright.base.records import NamedTuple
 from tilewright.base.target import ALL_DTYPES, BASIC_OPS, SMALL_FLOATS, Target
 from tilewright.codegen.c_style.launch import Launch, argument_slots, has_groups, plan_launch
 from tilewright.codegen.c_style.renderer import CStyleRenderer

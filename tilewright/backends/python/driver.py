@@ -4,13 +4,14 @@ that names what no device may do. Memory knows which of its bytes were written, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from tilewright.backends.python.device import python_target
 from tilewright.backends.python.emulator import run_program
 from tilewright.base.errors import UnwrittenOutputError
+from tilewright.base.records import NamedTuple
 from tilewright.graph.interpreter.evaluate import numpy_dtype
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program

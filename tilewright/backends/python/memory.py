@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from tilewright.backends.python.launch import Launch
-from tilewright.base.records import mutable_record
+from tilewright.base.records import NamedTuple, mutable_record
 from tilewright.graph.interpreter.evaluate import numpy_dtype
 from tilewright.graph.interpreter.numpy_math import Array
 from tilewright.graph.uop import UOp

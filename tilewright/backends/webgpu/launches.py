@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright.backends.webgpu.context import GpuContext
 from tilewright.backends.webgpu.memory import up_to_word
+from tilewright.base.records import NamedTuple
 from tilewright.graph.records import Param
 from tilewright.runtime.device import Address, Runner
 

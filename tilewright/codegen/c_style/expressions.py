@@ -4,7 +4,8 @@ readers need. Stands below `language.py`, which says what is written for an op, 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+from tilewright.base.records import NamedTuple
 
 # Precedence, the highest first: an operand of lower precedence than its operator needs parentheses.
 ATOM, UNARY, PRODUCT, SUM, SHIFT, RELATION, EQUALITY, BIT_AND, BIT_XOR, BIT_OR, AND, OR, CHOICE = range(13)

@@ -7,9 +7,9 @@ an access touches no memory: a load is one side of `?:`, a store stands under an
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from tilewright.base.dtype import DType, dtypes, wrap_int
+from tilewright.base.records import NamedTuple
 from tilewright.codegen.c_style.emitter import Emitter, element_name
 from tilewright.codegen.c_style.expressions import ATOM, CHOICE, OR, SUM, UNARY, Expression
 from tilewright.codegen.tiles import Coordinates, tile_part

@@ -3,9 +3,10 @@ element whose error is larger than a reordered sum explains."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright.base.dtype import DType
+from tilewright.base.records import NamedTuple
 
 # The low bits of a fraction in which reordered sums, and functions of other libraries, may differ.
 LOOSE_BITS = 6

@@ -5,11 +5,11 @@ failures costs one read of each word; after an error the words are set to 0 for 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import IndexingError
 from tilewright.base.location import Location
+from tilewright.base.records import NamedTuple
 from tilewright.graph.records import Schedule
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import Buffer

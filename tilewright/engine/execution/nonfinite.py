@@ -5,11 +5,12 @@ one is not finite does the interpreter recompute the graph, node by node, to fin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright.base.errors import NonFiniteError
 from tilewright.base.events import emit
 from tilewright.base.location import Location
+from tilewright.base.records import NamedTuple
 from tilewright.engine.execution.run import Execution
 from tilewright.engine.execution.watchers import Run
 from tilewright.graph.ops import Ops

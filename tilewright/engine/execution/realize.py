@@ -11,13 +11,14 @@ made without that lock, because compiling can take seconds; then the graph is bo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from tilewright.base.config import options
 from tilewright.base.errors import OutOfMemoryError, RealizeError, UnsupportedError, UserError
 from tilewright.base.events import stage_timer
 from tilewright.base.forks import held_lock
 from tilewright.base.interrupts import shielded
+from tilewright.base.records import NamedTuple
 from tilewright.engine.execution.run import Execution
 from tilewright.engine.execution.traces import (
     BeingTraced,

@@ -4,8 +4,9 @@ findings when it is done, which may be an error. CHECK_NAN is one; debug/ adds o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from tilewright.base.records import NamedTuple
 from tilewright.engine.execution.run import Execution
 from tilewright.engine.planning.bind import BoundGraph
 from tilewright.graph.records import Schedule

@@ -7,8 +7,9 @@ import gc
 import operator
 import types
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
+from tilewright.base.records import NamedTuple
 from tilewright.engine.jit import known_python
 from tilewright.engine.jit.observe import origin_of
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright.base.errors import JitError
+from tilewright.base.records import NamedTuple
 from tilewright.engine.jit.arguments import Bound, bind_call
 from tilewright.graph.symbolic import BoundsNarrowed, SymbolicInt, free_sizes
 from tilewright.graph.symbolic import state as symbolic

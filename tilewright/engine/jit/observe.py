@@ -15,9 +15,10 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright.base.location import PACKAGE_FOLDER
+from tilewright.base.records import NamedTuple
 from tilewright.engine.jit import known_python
 
 _LIBRARY_FOLDER = os.path.dirname(os.__file__) + os.sep

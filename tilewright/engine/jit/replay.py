@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from sys import getrefcount
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.events import GlobalCounters
+from tilewright.base.records import NamedTuple
 from tilewright.engine.execution.run import Execution
 from tilewright.engine.memory.live import register_once, tensor_kind
 from tilewright.engine.planning.launches import LaunchList, Part, run_watched

@@ -10,11 +10,11 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright.base.errors import JitError, UserError
 from tilewright.base.location import user_location
-from tilewright.base.records import field, mutable_record, replace
+from tilewright.base.records import NamedTuple, field, mutable_record, replace
 from tilewright.engine.execution.run import Execution
 from tilewright.engine.execution.traces import Trace, tracing
 from tilewright.engine.jit.arguments import OBJECT, Bound, flatten, leaves_in, owners_of

@@ -8,8 +8,9 @@ numbers are arguments (docs/decisions/0031): a further length compiles nothing."
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from tilewright.base.records import NamedTuple
 from tilewright.engine.compilation.compile import LoadedKernel, is_compiled
 from tilewright.engine.planning.stored_schedules import Binding
 from tilewright.engine.recent import KERNELS_PER_PLAN, RecentTable

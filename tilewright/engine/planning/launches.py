@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright.base.config import options
 from tilewright.base.events import emit
+from tilewright.base.records import NamedTuple
 from tilewright.engine.compilation.compile import LoadedKernel
 from tilewright.graph.records import Item, Schedule
 from tilewright.runtime.buffer import transfer

@@ -7,13 +7,12 @@ new                      the graph is scheduled, its kernels are compiled where 
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
 
 from tilewright.base.config import options
 from tilewright.base.errors import KernelDifferenceError
 from tilewright.base.events import emit, listeners, stage_timer
 from tilewright.base.forks import renewed_lock
-from tilewright.base.records import mutable_record
+from tilewright.base.records import NamedTuple, mutable_record
 from tilewright.base.target import Target
 from tilewright.engine.compilation.compile import (
     LoadedKernel,

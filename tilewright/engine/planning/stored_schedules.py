@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright.base.dtype import to_dtype
 from tilewright.base.errors import DTypeError
 from tilewright.base.events import emit
-from tilewright.base.records import field_names
+from tilewright.base.records import NamedTuple, field_names
 from tilewright.engine.compilation.stored import frozen, nodes_text, options_text, package_identity, target_text
 from tilewright.graph.build import placed_on
 from tilewright.graph.ops import Ops

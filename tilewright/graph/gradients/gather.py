@@ -8,9 +8,9 @@ built compares each position with each number; the kernel stage walks the positi
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 from tilewright.base.dtype import DType, dtypes
+from tilewright.base.records import NamedTuple
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import is_symbolic

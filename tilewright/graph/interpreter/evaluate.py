@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from tilewright.base.dtype import DType, cast_scalar
 from tilewright.base.errors import InternalError, OutOfBoundsError
+from tilewright.base.records import NamedTuple
 from tilewright.graph.interpreter.effects import run_effects
 from tilewright.graph.interpreter.numpy_math import Array, NumpyMath, bitcast_array, cast_array, numpy_dtype, put
 from tilewright.graph.ops import Ops, ParamArg, reduce_identity

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
-from tilewright.base.records import record
+from tilewright.base.records import NamedTuple, record
 from tilewright.base.target import TensorCore
 from tilewright.graph.kernels.tiles import (
     FLOAT,

@@ -15,10 +15,9 @@ not visited. The order of every sum depends on the shapes and the target's regis
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.base.records import record
+from tilewright.base.records import NamedTuple, record
 from tilewright.graph.kernels.block_builder import BASED, FOLDED, SCORED, SUMMED, WEIGHED, Builder, Rows
 from tilewright.graph.kernels.tiles import after, barrier, end, load
 from tilewright.graph.ops import AxisType, Ops

@@ -13,9 +13,8 @@ Each group of keys has its own part of the queries' gradient; the parts are adde
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from tilewright.base.dtype import dtypes
+from tilewright.base.records import NamedTuple
 from tilewright.graph.kernels.block_attention import (
     LOG2_E,
     STRIP,

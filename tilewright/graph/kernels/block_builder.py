@@ -3,9 +3,8 @@ and slots numbered as they are made. `block_attention` and its gradient compute 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from tilewright.base.dtype import DType, dtypes
+from tilewright.base.records import NamedTuple
 from tilewright.graph.kernels.tiles import after, barrier, end, load, place
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
 from tilewright.graph.spec import Op

@@ -6,10 +6,10 @@ overwrites in part."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from tilewright.base.dtype import DType
 from tilewright.base.errors import KernelError, UnsupportedError
+from tilewright.base.records import NamedTuple
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.spec import Shape, element_count

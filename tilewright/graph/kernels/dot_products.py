@@ -8,9 +8,8 @@ that of the kernel's own multiplications and additions in any order."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from tilewright.base.dtype import DType, dtypes
+from tilewright.base.records import NamedTuple
 from tilewright.base.target import DotProduct, Target
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp

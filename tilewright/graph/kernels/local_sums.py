@@ -8,9 +8,9 @@ each output, and to add them in fixed point. Sums have the same bits in every ru
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
 from tilewright.base.dtype import DType, dtypes
+from tilewright.base.records import NamedTuple
 from tilewright.base.target import Target
 from tilewright.graph.kernels.fixed_point import MAGNITUDE, TOTAL, as_float, fixed_point, magnitude_of
 from tilewright.graph.kernels.nodes import (

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright.base.digests import blake2b
 from tilewright.base.dtype import DType, dtypes
-from tilewright.base.records import replace
+from tilewright.base.records import NamedTuple, replace
 from tilewright.graph.affine import digest
 from tilewright.graph.bounds import dtype_bounds
 from tilewright.graph.ops import ELEMENTWISE, Ops

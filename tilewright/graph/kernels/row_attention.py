@@ -11,10 +11,9 @@ work-groups share the keys of a head, and a second kernel combines their partial
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
-from tilewright.base.records import record
+from tilewright.base.records import NamedTuple, record
 from tilewright.graph.kernels.attention import LOG2_E, MINUS_INFINITY, Steps
 from tilewright.graph.kernels.tiles import FLOAT, after, barrier, end, load, number, place
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg

@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from typing import NamedTuple
 
 from tilewright.base.dtype import DType, dtypes
+from tilewright.base.records import NamedTuple
 from tilewright.graph.kernels.language import make_argument
 from tilewright.graph.kernels.nodes import MAX_KERNELS, call
 from tilewright.graph.ops import AxisType, Ops, reduce_identity

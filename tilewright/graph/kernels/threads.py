@@ -5,9 +5,8 @@ with a target's limits, `codegen/launch.py` and `codegen/group.py` generate code
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
-from tilewright.base.records import record
+from tilewright.base.records import NamedTuple, record
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.simplify import simplify

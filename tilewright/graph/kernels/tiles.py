@@ -7,9 +7,9 @@ memory can be an operand summed over its features, or over its rows."""
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
+from tilewright.base.records import NamedTuple
 from tilewright.base.target import TensorCore, TileLayout
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg, TileDotArg
 from tilewright.graph.spec import Op

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 from tilewright.base.dtype import DType, dtypes
+from tilewright.base.records import NamedTuple
 from tilewright.graph.affine import Affine, affine, from_affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.pattern import Rule, op

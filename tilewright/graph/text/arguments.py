@@ -7,11 +7,12 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright.base import records
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import InternalError
+from tilewright.base.records import NamedTuple
 from tilewright.base.target import TileLayout
 from tilewright.graph.kernels.custom import CustomKernel
 from tilewright.graph.ops import (
@@ -162,6 +163,11 @@ def _written_fields(value: Any, record: Record) -> list[Any]:
     while names and names[-1] in record.optional and getattr(value, names[-1]) == record.optional[names[-1]]:
         names.pop()
     return [getattr(value, name) for name in names]
+
+
+def axis_name(node: UOp) -> str:
+    """The name of a RANGE: `g0`, `R1`, `u2_0`; the letter is that of its AxisType."""
+    return str(node.arg.kind.value) + "_".join(map(str, node.arg.id))
 
 
 # ---------------------------------------------------------------- writing

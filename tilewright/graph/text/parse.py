@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from tilewright.base.dtype import DType
 from tilewright.base.errors import ParseError
+from tilewright.base.records import NamedTuple
 from tilewright.graph.spec import Op
 from tilewright.graph.text.arguments import (
     DTYPES,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
 from tilewright.graph.spec import Kind
-from tilewright.graph.text.arguments import literal, node_text
+from tilewright.graph.text.arguments import axis_name, literal, node_text
 from tilewright.graph.text.parse import parse
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import toposort
@@ -56,11 +56,6 @@ def show_expression(node: UOp, limit: int = 2000) -> str:
         text, binding = _expression_of(part, [texts[src] for src in part.src])
         texts[part] = (text, binding) if len(text) <= limit else ("...", _ATOM_BINDING)
     return texts[node][0]
-
-
-def axis_name(node: UOp) -> str:
-    """The name of a RANGE: `g0`, `R1`, `u2_0`; the letter is that of its AxisType."""
-    return str(node.arg.kind.value) + "_".join(map(str, node.arg.id))
 
 
 def _bound(text: Text, binding: int) -> str:

@@ -5,8 +5,8 @@ The scope of a value is the loops open where it is computed; it must hold wherev
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
+from tilewright.base.records import NamedTuple
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Param, Program
 from tilewright.graph.uop import UOp, memory_of

@@ -5,9 +5,10 @@ Out: what is wrong with it, in words, or None. The table at the end names each r
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright.base.dtype import DType, Scalar, cast_scalar, dtypes
+from tilewright.base.records import NamedTuple
 from tilewright.graph.kernels.custom import check_custom_kernel
 from tilewright.graph.kernels.slow_path import MARK, has_slow_path
 from tilewright.graph.ops import ALL_OPS, ELEMENTWISE, REDUCTIONS, BufferArg, CheckArg, MultiArg, Ops, ParamArg

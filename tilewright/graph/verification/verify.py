@@ -6,9 +6,9 @@ graph. Nodes never change, so what has passed in a stage, a node or a whole grap
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from tilewright.base.errors import VerifyError
+from tilewright.base.records import NamedTuple
 from tilewright.graph.ops import ALL_OPS, ELEMENTWISE, Ops
 from tilewright.graph.records import Program
 from tilewright.graph.spec import Kind, Op

@@ -4,8 +4,8 @@ tile of accumulators, and the blocks of a long sum. Loops and numbers only: `con
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
+from tilewright.base.records import NamedTuple
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import size_of
 

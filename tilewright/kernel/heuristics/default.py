@@ -17,7 +17,7 @@ import math
 from tilewright.base.dtype import DType, dtypes
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Opt, OptOps
-from tilewright.graph.text.show import axis_name
+from tilewright.graph.text.arguments import axis_name
 from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.dependence import check_cores
 from tilewright.kernel.axes import KernelView, is_counted, is_uniform, size_of, stride
@@ -33,7 +33,6 @@ from tilewright.kernel.heuristics.streams import (
     square_tile,
     stream_rows,
 )
-from tilewright.kernel.heuristics.work_groups import choose_group_opts
 from tilewright.kernel.transforms.memoise import check_memoise, repeated_values
 
 # Registers of a tile that hold operands, not accumulators.
@@ -62,6 +61,8 @@ def choose_with_reason(view: KernelView) -> tuple[tuple[Opt, ...], str]:
     if scattered is not None:
         return scattered, "stores at computed indices"
     if view.target.has_local:
+        from tilewright.kernel.heuristics.work_groups import choose_group_opts  # imported where needed: cards alone do
+
         return choose_group_opts(
             view
         ), "a device with work-groups: tensor cores, tiles in local memory, or memory order"

@@ -11,8 +11,8 @@ images and stores few results; a product of few rows uses each element of a matr
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
+from tilewright.base.records import NamedTuple
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp, memory_of

@@ -9,9 +9,9 @@ overlap there."""
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
+from tilewright.base.records import NamedTuple
 from tilewright.base.target import Target
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp

@@ -4,9 +4,9 @@ columns of a matrix product. The heuristics of products and of convolutions ask 
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
 
 from tilewright.base.dtype import DType
+from tilewright.base.records import NamedTuple
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort, without_casts

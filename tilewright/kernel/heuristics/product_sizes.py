@@ -4,8 +4,7 @@ opts."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from tilewright.base.records import NamedTuple
 from tilewright.kernel.heuristics.dot_tiles import HIGH_UTILISATION, utilisation
 
 # Rows of a tile, which are read in place, one stream each. Where their stride leaves an L1 room for fewer lines than

@@ -7,7 +7,7 @@ from tilewright.base.errors import KernelOptError
 from tilewright.base.events import emit
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
-from tilewright.graph.text.show import axis_name
+from tilewright.graph.text.arguments import axis_name
 from tilewright.graph.uop import UOp
 from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.axes import KernelView, is_counted, size_of, stride, view_kernel

@@ -12,8 +12,8 @@ reduction. An update that is not a reduction (acc*x + c) stays as it is, and tra
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
 
+from tilewright.base.records import NamedTuple
 from tilewright.graph.ops import REDUCTIONS, Axis, AxisType, Ops, reduce_identity
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.simplify import fold_reductions, simplify

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import NamedTuple
 
+from tilewright.base.records import NamedTuple
 from tilewright.graph.affine import Affine, affine, from_affine
 from tilewright.graph.ops import AxisType, Ops, reduce_identity
 from tilewright.graph.records import OptOps

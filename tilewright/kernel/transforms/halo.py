@@ -12,8 +12,8 @@ padding of an image is part of the box.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
+from tilewright.base.records import NamedTuple
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.simplify import simplify

@@ -14,9 +14,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
+from tilewright.base.records import NamedTuple
 from tilewright.graph.ops import AxisType, Ops, ParamArg
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp, index_const

@@ -13,9 +13,9 @@ moves them inside."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
+from tilewright.base.records import NamedTuple
 from tilewright.graph.affine import from_affine
 from tilewright.graph.ops import Axis, AxisType, Ops, reduce_identity
 from tilewright.graph.records import OptOps

@@ -8,10 +8,11 @@ import array
 import math
 import struct
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright.base.dtype import DType, Scalar, cast_scalar, dtype_for_range, dtypes
 from tilewright.base.errors import DTypeError, ShapeError
+from tilewright.base.records import NamedTuple
 from tilewright.graph.spec import Shape
 from tilewright.tensor.core.checks import WIDER_DTYPE, check_holds
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import DeviceError, DTypeError
+from tilewright.base.records import NamedTuple
 from tilewright.graph.spec import Shape
 
 HOST_DEVICE = (1, 0)

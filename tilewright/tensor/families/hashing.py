@@ -4,10 +4,11 @@ round is a few operations on a (rows, 5, 5) state of 64-bit words; all rounds ru
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Self, TypeVar
+from typing import Self, TypeVar
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import DTypeError, UnsupportedError
+from tilewright.base.records import NamedTuple
 from tilewright.tensor.families.base import Family
 
 T = TypeVar("T", bound=Family)

@@ -4,7 +4,7 @@ as a list. Out: tensors."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from tilewright.base.errors import ShapeError
 from tilewright.tensor.core.base import check_devices
@@ -12,7 +12,8 @@ from tilewright.tensor.families.selecting import SelectingMixin
 from tilewright.tensor.primitives.shape import joined_tensors
 
 Sections = int | list[int] | tuple[int, ...]
-T = TypeVar("T", bound="StackingMixin")
+if TYPE_CHECKING:
+    T = TypeVar("T", bound="StackingMixin")
 
 
 class StackingMixin(SelectingMixin):

@@ -7,9 +7,9 @@ stride 1, so that LLVM vectorises them."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from tilewright.base.dtype import DType, Scalar, dtypes
+from tilewright.base.records import NamedTuple
 from tilewright.graph.kernels import running
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp, const

@@ -5,7 +5,7 @@ promoted dtype. An in-place operator is an assignment: it keeps shape and dtype,
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.base.errors import DTypeError, ShapeError
@@ -20,7 +20,8 @@ from tilewright.tensor.core.storage import StorageMixin
 _BOOL_OPS = {Ops.ADD: Ops.OR, Ops.MUL: Ops.AND, Ops.MAX: Ops.OR, Ops.MIN: Ops.AND}
 
 
-T = TypeVar("T", bound="ArithmeticMixin")
+if TYPE_CHECKING:
+    T = TypeVar("T", bound="ArithmeticMixin")
 
 
 def kind_rank(dtype: DType) -> int:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import IndexingError, ShapeError, UnsupportedError, UserError
+from tilewright.base.records import NamedTuple
 from tilewright.graph import build
 from tilewright.graph.gradients.gather import flat_number, stored_if_large
 from tilewright.graph.ops import CheckArg, Ops

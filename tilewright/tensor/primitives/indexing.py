@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import math
 from itertools import compress
-from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import DTypeError, IndexingError, ShapeError, UnsupportedError
+from tilewright.base.records import NamedTuple
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Shape

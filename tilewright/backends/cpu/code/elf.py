@@ -11,9 +11,9 @@ import os
 import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
 
 from tilewright.backends.cpu.host import system
+from tilewright.base.records import NamedTuple
 
 
 class CompileFailure(Exception):

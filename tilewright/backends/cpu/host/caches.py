@@ -11,10 +11,11 @@ import os
 import struct
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright.backends.cpu.host.system import ROOT, is_number, read_text
 from tilewright.base.errors import ConfigError
+from tilewright.base.records import NamedTuple
 from tilewright.base.target import Target
 
 # A hypervisor shows a guest the last-level cache of the whole socket. A core has no more of it to itself than this.

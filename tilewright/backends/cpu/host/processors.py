@@ -5,11 +5,11 @@ between `host`, which reads the flags of this machine, and `device`, `llvm` and 
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
 from tilewright.backends.cpu.host import system
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import ConfigError
+from tilewright.base.records import NamedTuple
 from tilewright.base.target import DotProduct
 
 # Part of every 64-bit x86; LLVM makes one instruction of it and of the addition after it where there is one.

@@ -8,12 +8,12 @@ instruction takes. A factor is made of groups of that many elements: a group for
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
 
 from tilewright.backends.cpu.rendering.emitter import Element
 from tilewright.backends.cpu.rendering.grouped_values import Group, GroupedValues
 from tilewright.backends.cpu.rendering.instructions import scalar_type, value_type
 from tilewright.backends.cpu.rendering.loads import Loads
+from tilewright.base.records import NamedTuple
 from tilewright.codegen.tiles import Coordinates, axis_size
 from tilewright.graph.kernels.dot_products import DotFit, find_dots, narrow_factors, usable_dtypes
 from tilewright.graph.ops import AxisType, Ops

@@ -9,7 +9,6 @@ several elements share), which are shuffled into place."""
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
 
 from tilewright.backends.cpu.rendering.elementwise import spell
 from tilewright.backends.cpu.rendering.emitter import Element
@@ -18,6 +17,7 @@ from tilewright.backends.cpu.rendering.loads import Loads, span_count
 from tilewright.backends.cpu.rendering.shuffles import interleave, shuffle_mask
 from tilewright.backends.cpu.rendering.strided_words import Words, find_stride, find_words, load_words
 from tilewright.base.dtype import DType
+from tilewright.base.records import NamedTuple
 from tilewright.codegen.tiles import Coordinates, axis_size, is_tile_expression, tile_part, tile_value
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp

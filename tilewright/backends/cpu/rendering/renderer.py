@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import NamedTuple
 
 from tilewright.backends.cpu.code.llvm import FUNCTION_ATTRIBUTES
 from tilewright.backends.cpu.rendering.checks import checked_once, emit_check, guarded_stores
@@ -21,7 +20,7 @@ from tilewright.backends.cpu.rendering.joined_bytes import JoinedBytes
 from tilewright.backends.cpu.rendering.memory_access import MemoryAccess
 from tilewright.backends.cpu.rendering.values import Values
 from tilewright.base.errors import InternalError
-from tilewright.base.records import field, mutable_record
+from tilewright.base.records import NamedTuple, field, mutable_record
 from tilewright.codegen.tiles import Coordinates, TileFacts, axis_size
 from tilewright.graph.kernels.edges import holds_at
 from tilewright.graph.ops import AxisType, Ops

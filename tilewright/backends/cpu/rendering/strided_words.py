@@ -6,12 +6,11 @@ adjacent words is one load; the loads of all lanes are transposed in registers (
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from tilewright.backends.cpu.rendering.addresses import Addresses
 from tilewright.backends.cpu.rendering.emitter import Element
 from tilewright.backends.cpu.rendering.instructions import of_lanes
 from tilewright.backends.cpu.rendering.shuffles import PIECE_BYTES, across
+from tilewright.base.records import NamedTuple
 from tilewright.codegen.tiles import Coordinates, axis_size, tile_value
 from tilewright.graph.affine import affine
 from tilewright.graph.uop import UOp

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from tilewright.base.dtype import DType, promote, to_dtype
 from tilewright.base.errors import ShapeError
+from tilewright.base.records import NamedTuple
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp

@@ -6,10 +6,11 @@ inf and NaN, from a pivot of 0, and the determinant is 0."""
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from tilewright.base.dtype import dtypes, promote
 from tilewright.base.errors import ShapeError
+from tilewright.base.records import NamedTuple
 from tilewright.tensor.core.base import check_devices
 from tilewright.tensor.core.checks import broadcast_shape, check_whole
 from tilewright.tensor.core.modes import modes

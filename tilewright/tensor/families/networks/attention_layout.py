@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
+from tilewright.base.records import NamedTuple
 from tilewright.graph import build, marks
 from tilewright.graph.kernels.attention import Steps
 from tilewright.graph.ops import Ops

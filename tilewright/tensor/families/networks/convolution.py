@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from tilewright.base.dtype import DType
 from tilewright.base.errors import ShapeError
@@ -31,7 +31,8 @@ MIN_REUSE = 6
 VECTOR_BYTES = 16
 MIN_USES = 128
 MIN_CHANNELS_TO_ADD = 3
-Mixin = TypeVar("Mixin", bound="ConvolutionMixin")
+if TYPE_CHECKING:
+    Mixin = TypeVar("Mixin", bound="ConvolutionMixin")
 
 
 class ConvolutionMixin(ProductsMixin):

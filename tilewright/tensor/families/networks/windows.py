@@ -4,9 +4,10 @@ dilation and padding for each axis, checked."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright.base.errors import ShapeError
+from tilewright.base.records import NamedTuple
 from tilewright.graph.spec import Shape
 from tilewright.tensor.core.checks import is_whole
 
