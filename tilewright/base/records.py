@@ -2,7 +2,7 @@
 `__init__`, a repr and, where it is frozen, equality and a hash by value.
 
 They are used as `dataclasses` are, which take 0.8 ms to make one class and 10 ms to import: a fifth of what a process
-needs for its first result (docs/measurements/time_to_a_result.md). Here the text of `__init__` is compiled when the
+needs for its first result (docs/measurements/own_past.md). Here the text of `__init__` is compiled when the
 first instance is made, so a class costs what the statement `class` does. Modules that a first result imports use these,
 which tests/base/test_records.py checks; others may use either kind."""
 
