@@ -86,6 +86,11 @@ CASES = {
     "bool mask": Case((1, 2, 20, 16), (1, 2, 70, 16), mask=lambda g: g.random((20, 70)) < 0.6),
     "mask of keys": Case((2, 1, 20, 16), (2, 1, 70, 16), mask=lambda g: g.random((2, 1, 1, 70)) < 0.6),
     "float mask": Case((1, 2, 20, 16), (1, 2, 70, 16), mask=lambda g: g.standard_normal((2, 1, 70)).astype(np.float32)),
+    "rows of the least float32": Case(
+        (1, 1, 20, 16),
+        (1, 1, 70, 16),
+        mask=lambda g: np.where(np.arange(20)[:, None] < 3, np.finfo(np.float32).min, np.zeros((20, 70), np.float32)),
+    ),
     "a first tile that is masked off": Case(
         (1, 1, 20, 16), (1, 1, 130, 16), mask=lambda g: np.broadcast_to(np.arange(130) >= 100, (20, 130)).copy()
     ),

@@ -175,7 +175,7 @@ def _prepare(nodes: Sequence[UOp], device: str, makes_extra: bool = True) -> Pre
 def _prepare_again(prepared: Prepared, nodes: Sequence[UOp], device: str) -> Prepared | None:
     """The same values bound to the present buffers, which mostly have not changed."""
     bound, wanted = prepared.bound, prepared.wanted[: prepared.asked]
-    if bound.is_current():
+    if bound.is_current() and len(bound.assigns) == prepared.updates:
         pinned, extra = find_pinned(bound.assigns[: prepared.updates], wanted, prepared.makes_extra)
         if extra == prepared.wanted[prepared.asked :] and _pinned_slots(bound, pinned) == prepared.structure.pinned:
             if traces and bound.assigns:
@@ -352,14 +352,21 @@ def _bind(wanted: list[UOp], makes_extra: bool = True) -> tuple[BoundGraph, int,
     with stage_timer("bind"):
         bound = BoundGraph(wanted)
         updates = len(bound.assigns)
-        pinned, extra = find_pinned(bound.assigns, wanted, makes_extra)
-        if extra:
+        extra: list[UOp] = []
+        while True:
+            count = len(bound.assigns)
+            pinned, more = find_pinned(bound.assigns, wanted + extra, makes_extra)
+            if not more:
+                break
             try:
-                bound.add(extra)
+                bound.add(more)
             except BoundTwiceError as error:
                 if not makes_extra:
                     raise
                 raise _OutsiderError from error
+            extra += more
+            if len(bound.assigns) == count:
+                break  # a value of an outsider may be an update, whose memory others read in turn
         return bound, updates, _pinned_slots(bound, pinned), extra
 
 

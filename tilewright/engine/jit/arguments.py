@@ -181,7 +181,9 @@ def bind_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound | None:
         buffers.append(memory)
         facts.append((shape, memory.dtype, memory.device, tensor._requires_grad))
     if len(buffers) > 1 and len(set(buffers)) < len(buffers):
-        facts.append(tuple(buffers.index(memory) for memory in buffers))
+        holders = [id(tensor) for tensor in tensors]
+        # One tensor that is given twice sees an update twice; two that lie in one memory do not.
+        facts.append((*(buffers.index(memory) for memory in buffers), *(holders.index(each) for each in holders)))
     signature = (structure, tuple(facts), tensor_kind.modes.both)
     if symbolic.is_used and _have_symbolic_shapes(facts):
         signature = (structure, free_sizes(tuple(facts), values), tensor_kind.modes.both)

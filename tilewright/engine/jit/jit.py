@@ -185,6 +185,9 @@ class Jit(GuardedByFunction, Generic[P, R]):
                 if not ready.replay.written:
                     return self._replayed(entry, ready, bound)  # type: ignore[no-any-return]
                 written = ready.written(buffers)
+                if ready.updates_a_part(tensors, buffers, written):
+                    self._note(entry, "an argument that it updates is a part of another tensor", WARN_AFTER_CHANGES)
+                    return self.function(*args, **kwargs)
                 owners = ready.find_owners(tensors, buffers, written)
                 if have_no_readers(owners):
                     if not has_other_threads():

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.engine.jit.arguments import HOLE, owners_of
-from tilewright.engine.jit.guards import Guards
+from tilewright.engine.jit.guards import Guards, memories_of
 from tilewright.engine.jit.replay import Replay
 from tilewright.engine.jit.tracing import Record
 from tilewright.runtime.buffer import Buffer
@@ -67,6 +67,16 @@ class Ready:
     def written(self, buffers: list[Buffer]) -> set[Buffer]:
         """The memory of arguments and state that a replay overwrites."""
         return self.written_state.union([buffers[number] for number in self.written_arguments])
+
+    def updates_a_part(self, tensors: Sequence[Any], buffers: list[Buffer], written: set[Buffer]) -> bool:
+        """Whether an argument that a replay overwrites is a copy of a part of another tensor, which an assignment
+        writes as well."""
+        given = zip(owners_of(tensors), buffers, strict=True)
+        return any(
+            buffer in written and any(buffer not in memories_of(whole.uop) for whole, _ in tensor._living_ancestors())
+            for tensor, buffer in given
+            if self.written_arguments and tensor._ancestors
+        )
 
     def find_owners(self, tensors: Sequence[Any], buffers: list[Buffer], written: set[Buffer]) -> list[Any]:
         """The tensors whose memory a replay overwrites."""

@@ -171,6 +171,8 @@ class Tracer:
                 size_access.listener, size_access.given, size_access.open = None, frozenset(), frozenset()
         if leaves_in((args, kwargs)) != given:
             record.spoil("it changes an argument that is not a tensor, which a replay would not do")
+        if [memory for tensor in self.tensors for memory in memories_of(tensor.uop)] != list(self.buffers):
+            record.spoil("an argument has other memory than before: it was replaced, or others read what it held")
         for number, leaf in enumerate(leaves):
             results = self._results(leaf)
             record.outputs += results

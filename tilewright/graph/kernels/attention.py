@@ -223,6 +223,13 @@ def forward_kernel(
     return UOp(Ops.SINK, dtypes.void, (stores, sums), KernelInfo("attention_forward", ()))
 
 
+def base_two(mask: UOp) -> UOp:
+    """A float mask times log2(e). Large finite numbers, such as the least of the dtype that masks of padding have, stay
+    finite: a row of them has equal weights, and one of minus infinities has none."""
+    limit = dtypes.finfo(mask.dtype).max / 4
+    return mask.eq(MINUS_INFINITY).where(mask, mask.maximum(-limit).minimum(limit) * LOG2_E)
+
+
 def masked_scores(
     call: Attention, grid: Grid, head: UOp, value: UOp, query: UOp, key: UOp, keep: UOp | None, mask: UOp | None
 ) -> tuple[UOp, UOp]:
@@ -237,7 +244,7 @@ def masked_scores(
         if mask.dtype.is_bool:
             value = found.where(value, number(MINUS_INFINITY))
         else:
-            value, factor = value * factor + found.cast(FLOAT) * LOG2_E, number(1.0)
+            value, factor = value * factor + base_two(found.cast(FLOAT)), number(1.0)
     return value if keep is None else keep.where(value, number(MINUS_INFINITY)), factor
 
 

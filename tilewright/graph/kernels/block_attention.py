@@ -14,10 +14,9 @@ not visited. The order of every sum depends on the shapes and the target's regis
 
 from __future__ import annotations
 
-import math
-
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.records import NamedTuple, record
+from tilewright.graph.kernels.attention import LOG2_E, MINUS_INFINITY, base_two
 from tilewright.graph.kernels.block_builder import BASED, FOLDED, SCORED, SUMMED, WEIGHED, Builder, Rows
 from tilewright.graph.kernels.tiles import after, barrier, end, load
 from tilewright.graph.ops import AxisType, Ops
@@ -25,8 +24,6 @@ from tilewright.graph.records import KernelInfo
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, const, index_const
 
-LOG2_E = 1 / math.log(2)
-MINUS_INFINITY = -math.inf
 # Rows of a strip: a multiple of the rows of every register tile.
 STRIP = 24
 # Rows that are reduced at a time: independent chains of instructions.
@@ -166,11 +163,7 @@ class Scores:
             valid = [key < call.keys] if of_key and call.keys % call.panel else []
             valid += self.rows.valid(row) if of_query else ()
             found = load(mask, position, *valid)
-            score = (
-                found.where(score, nothing)
-                if mask.dtype.is_bool
-                else score + found.cast(call.dtype) * self.build.number(LOG2_E)
-            )
+            score = found.where(score, nothing) if mask.dtype.is_bool else score + base_two(found.cast(call.dtype))
         if call.is_causal:
             score = (key < query + 1).where(score, nothing)
         if call.keys % call.panel and (not call.is_causal or call.queries > call.keys):

@@ -13,10 +13,12 @@ Each group of keys has its own part of the queries' gradient; the parts are adde
 
 from __future__ import annotations
 
+import math
+
 from tilewright.base.dtype import dtypes
 from tilewright.base.records import NamedTuple
+from tilewright.graph.kernels.attention import LOG2_E
 from tilewright.graph.kernels.block_attention import (
-    LOG2_E,
     STRIP,
     BlockAttention,
     KeyBlock,
@@ -85,7 +87,8 @@ def gradient_kernel(
     weights, slopes = (build.scratch(call.rows * call.columns) for _ in range(2))
     queries = build.copied(queries, query, first, rows, call.width, call.lanes, call.scale)
     gradients = build.copied(gradients, gradient, first, rows, call.value_width, call.lanes, 1.0)
-    sums = build.copied(sums, logsumexp, first, rows, 1, 1, 1.0)
+    # Rows after the last query have weights of 0, whatever a mask that all queries share adds to their scores.
+    sums = build.copied(sums, logsumexp, first, rows, 1, 1, last=math.inf)
     deltas = build.copied(deltas, delta, first, rows, 1, 1, 1.0)
     total = build.filled(total, index_const(0), call.rows * call.width, call.lanes, 0.0, *axes)
 

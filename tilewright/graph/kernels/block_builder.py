@@ -65,11 +65,23 @@ class Builder:
         effect = self.store(after(memory, *loops), start + step * lanes + lane, self.number(value))
         return after(memory, barrier(FILLED, end(effect, step, lane)))
 
-    def copied(self, memory: UOp, source: UOp, start: UOp, rows: Rows, width: int, lanes: int, scale: float) -> UOp:
-        """The memory with the rows of a dense source, scaled; zeros after the last row."""
+    def copied(
+        self,
+        memory: UOp,
+        source: UOp,
+        start: UOp,
+        rows: Rows,
+        width: int,
+        lanes: int,
+        scale: float = 1.0,
+        last: float = 0.0,
+    ) -> UOp:
+        """The memory with the rows of a dense source, scaled; `last` after the last row."""
         row, step, lane = self.over(rows.size), self.over(width // lanes), self.tile(lanes)
         column = step * lanes + lane
         value = load(source, (start + rows.first + row) * width + column, *rows.valid(row))
         scaled = value if scale == 1 else value * self.number(scale)
+        for is_row in rows.valid(row) if last else ():
+            scaled = is_row.where(scaled, self.number(last))
         effect = self.store(after(memory, *rows.loops), row * width + column, scaled)
         return after(memory, barrier(FILLED, end(effect, row, step, lane)))

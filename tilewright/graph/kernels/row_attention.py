@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.records import NamedTuple, record
-from tilewright.graph.kernels.attention import LOG2_E, MINUS_INFINITY, Steps
+from tilewright.graph.kernels.attention import MINUS_INFINITY, Steps, base_two
 from tilewright.graph.kernels.tiles import FLOAT, after, barrier, end, load, number, place
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
 from tilewright.graph.records import KernelInfo
@@ -101,7 +101,7 @@ def row_kernel(call: RowAttention, out: UOp, query: UOp, key: UOp, value: UOp, m
     if mask is not None and call.mask is not None:
         found = load(mask, batch * call.mask[0] + head * call.mask[1] + at * call.mask[2], is_key)
         is_bool = mask.dtype.is_bool
-        score = found.where(score, number(MINUS_INFINITY)) if is_bool else score + found.cast(FLOAT) * LOG2_E
+        score = found.where(score, number(MINUS_INFINITY)) if is_bool else score + base_two(found.cast(FLOAT))
     score = is_key.where(score, number(MINUS_INFINITY))
 
     zero = index_const(0)

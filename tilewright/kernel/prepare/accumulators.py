@@ -35,10 +35,14 @@ def recognise_accumulators(sink: UOp) -> UOp:
 
 
 def fold_inner(sink: UOp) -> UOp:
-    """Folds sums inside other reductions only: a kernel that states its opts keeps the loops that these name."""
+    """Folds sums inside other reductions only: a kernel that states its opts keeps the loops that these name. One that
+    reads what the kernel has stored is left as it is: the stores before it are also reached from elsewhere, and would
+    be there twice if they were rewritten here alone."""
 
     def folded(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
-        return node.with_src((fold_reductions(src[0]), *src[1:])) if node.op is Ops.REDUCE else None
+        if node.op is not Ops.REDUCE or any(each.op is Ops.AFTER for each in toposort(src[0])):
+            return None
+        return node.with_src((fold_reductions(src[0]), *src[1:]))
 
     return simplify(map_graph(sink, folded, toposort(sink, stop=lambda each: each.op is Ops.REDUCE)))
 
