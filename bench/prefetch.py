@@ -9,7 +9,6 @@ from collections.abc import Callable
 import numpy as np
 
 from tilewright import Context, Tensor
-from tilewright.backends.cpu.rendering import prefetch
 from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.engine.jit.jit import jit
 
@@ -29,21 +28,18 @@ def kernels() -> dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]]:
         "sum rows": (lambda x: x.sum(1).realize(), (square,)),
         "x*y+x": (lambda x, y: (x * y + x).realize(), (long, made(1 << 24))),
         "softmax": (lambda x: x.softmax(-1).realize(), (square,)),
+        "sum columns": (lambda x: x.sum(0).realize(), (square,)),
+        "transpose": (lambda x: x.T.contiguous().realize(), (square,)),
     }
 
 
 def prepared(function: Callable[..., Tensor], inputs: tuple[Tensor, ...], distance: int) -> Callable[[], Tensor]:
-    """The function compiled for one distance; 0 is no prefetching at all."""
+    """The function compiled for one distance; 0 leaves streams to the processor."""
     forget_kernels()
-    prefetch.PREFETCH_BYTES = distance
-    bytes_ahead = prefetch.Prefetch.bytes_ahead
-    if distance == 0:
-        prefetch.Prefetch.bytes_ahead = lambda *_: 0  # type: ignore[method-assign]
     replayed = jit(function)
-    with Context(CACHE=0):
+    with Context(CACHE=0, CPU_FACTS=f"prefetch_bytes={distance}"):
         for _ in range(3):
             replayed(*inputs)
-    prefetch.Prefetch.bytes_ahead = bytes_ahead  # type: ignore[method-assign]
     return lambda: replayed(*inputs)
 
 

@@ -138,7 +138,7 @@ def test_this_machine() -> None:
     found = memory_facts()
     target = cpu_target()
     assert {name: getattr(target, name) for name in NAMES} == found
-    assert all(number > 0 for number in found.values())
+    assert all(number > 0 for name, number in found.items() if name != "prefetch_bytes")
     assert found["l1_bytes"] <= found["core_cache_bytes"] <= found["cache_bytes"]
 
 
@@ -151,6 +151,8 @@ def test_this_machine() -> None:
         ("l1_ways=many", "positive number"),
         ("l1_ways", "positive number"),
         ("cache_bytes=-1", "positive number"),
+        ("cache_bytes=0", "positive number"),
+        ("prefetch_bytes=none", "positive number"),
     ],
 )
 def test_facts_that_cannot_be_are_refused(text: str, problem: str) -> None:
@@ -164,6 +166,7 @@ def test_facts_are_overridden() -> None:
         "line_bytes": 128,
         "l1_bytes": 48 * KIB,
     }
+    assert parse_facts("prefetch_bytes=0") == {"prefetch_bytes": 0}
     before = Device["CPU"].target
     with Context(CPU_FACTS="line_bytes=128 tlb_entries=7"):
         assert Device["CPU"].target == replace(before, line_bytes=128, tlb_entries=7)

@@ -136,7 +136,7 @@ def transposed(rows: int, columns: int) -> UOp:
     return add(build.permute(leaf(0, rows, columns), (1, 0)), const(leaf(0, 1).dtype, 1.0))
 
 
-STREAMING = replace(cpu_target(), cache_bytes=1, cores=1)
+STREAMING = replace(cpu_target(), cache_bytes=1, cores=1, prefetch_bytes=4096)
 
 
 @pytest.mark.parametrize("offset", [0, 4, 32])
@@ -180,6 +180,15 @@ def test_lines_far_apart_are_written_past_the_caches(
 def test_neighbouring_lines_stay_in_the_caches() -> None:
     text, _ = text_of(build.alu(Ops.NEG, leaf(0, 1 << 16)), STREAMING)
     assert "!nontemporal" not in text
+    assert "llvm.prefetch" in text
+
+
+def test_a_stream_is_left_to_a_processor_that_prefetches_better() -> None:
+    alone = replace(STREAMING, prefetch_bytes=0)
+    text, _ = text_of(build.alu(Ops.NEG, leaf(0, 1 << 16)), alone)
+    assert "llvm.prefetch" not in text
+    # No processor knows which part of the next row a loop over columns reads.
+    text, _ = text_of(build.reduce_axis(Ops.ADD, leaf(0, 4096, 4096), (0,)), replace(alone, cores=4))
     assert "llvm.prefetch" in text
 
 

@@ -156,6 +156,8 @@ class Target:
     cache_bytes: int = 1 << 20  # of the last-level cache, which the cores share
     core_bytes_per_clock: float = 32.0  # from that cache to one core, while all of them read
     tlb_entries: int = 64  # pages whose translation the first-level TLB of a core holds
+    # Bytes ahead of a stream's loads that a kernel prefetches; 0 where the processor does that better alone.
+    prefetch_bytes: int = 4096
     native: frozenset[DType] = ALL_DTYPES
     # Small floats without arithmetic of their own that the renderer converts to and from float32 itself.
     native_casts: frozenset[DType] = frozenset()

@@ -1,6 +1,7 @@
 """The memory hierarchy of this machine. In: what the system says (sysfs on Linux, sysctl on macOS,
 GetLogicalProcessorInformation on Windows) and the option CPU_FACTS. Out: the fields of `Target` that describe caches,
-pages and the TLB. What a system does not say has the default of `Target`; no system says how many entries a TLB has."""
+pages, the TLB and prefetching. What a system does not say has the default of `Target`; no system says how many entries
+a TLB has, or how well its processor prefetches."""
 
 from __future__ import annotations
 
@@ -13,15 +14,21 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tilewright.backends.cpu.host.system import ROOT, is_number, read_text
+from tilewright.backends.cpu.host.system import ROOT, is_number, machine, read_text
 from tilewright.base.errors import ConfigError
 from tilewright.base.records import NamedTuple
 from tilewright.base.target import Target
 
 # A hypervisor shows a guest the last-level cache of the whole socket. A core has no more of it to itself than this.
 MAX_SHARED_BYTES_PER_CORE = 8 << 20
-NAMES = ("line_bytes", "page_bytes", "l1_bytes", "l1_ways", "core_cache_bytes", "cache_bytes", "tlb_entries")
+NAMES = (
+    *("line_bytes", "page_bytes", "l1_bytes", "l1_ways", "core_cache_bytes", "cache_bytes", "tlb_entries"),
+    "prefetch_bytes",
+)
 _POWERS = ("line_bytes", "page_bytes")
+_MAY_BE_ZERO = ("prefetch_bytes",)
+# By instruction set, where it differs from Target's: a Neoverse N1 reads streams faster without (bench/prefetch.py).
+_PREFETCH_BYTES = {"aarch64": 0}
 _SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 # Of a machine that says nothing of its caches.
 _DEFAULTS: dict[str, int] = {name: getattr(Target("defaults"), name) for name in NAMES}
@@ -42,7 +49,8 @@ class Cache(NamedTuple):
 def memory_facts(stated: str = "") -> dict[str, Any]:
     """The facts of this machine by the names of `Target`'s fields; those that `stated` gives are taken from there."""
     caches = {"darwin": _darwin_caches, "win32": _windows_caches}.get(sys.platform, linux_caches)()
-    return facts_of(caches, mmap.PAGESIZE) | parse_facts(stated)
+    known = {"prefetch_bytes": _PREFETCH_BYTES[machine()]} if machine() in _PREFETCH_BYTES else {}
+    return facts_of(caches, mmap.PAGESIZE) | known | parse_facts(stated)
 
 
 def facts_of(caches: list[Cache], page_bytes: int) -> dict[str, int]:
@@ -79,7 +87,7 @@ def parse_facts(text: str) -> dict[str, int]:
         reason = None
         if name not in NAMES:
             reason = f"{name!r} is not a fact of the machine"
-        elif not is_possible(name, number_in(value)):
+        elif not is_possible(name, number_in(value)) and not (name in _MAY_BE_ZERO and value == "0"):
             reason = f"{part!r} gives {name} no {'power of two' if name in _POWERS else 'positive number'}"
         if reason is not None:
             remedy = f"give name=number, with K, M or G for a larger unit, of: {', '.join(NAMES)}"

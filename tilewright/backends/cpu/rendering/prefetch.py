@@ -1,7 +1,8 @@
 """Prefetch distances. In: a program, the index of a load, and the loops around it. Out: how many bytes ahead of the
 load its lines are prefetched, 0 where that gains nothing. `loads` emits the prefetch.
 
-  a stream  a loop reads a buffer that no cache holds, row after row: a fixed distance, or the same part of the next row
+  a stream  a loop reads a buffer that no cache holds, row after row: the target's distance, or the same part of the
+            next row, where a processor cannot know that it comes next
   a copy    into a placeholder, of a part of each row: several rows ahead"""
 
 from __future__ import annotations
@@ -15,10 +16,8 @@ from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp, memory_of
 
-# The prefetch distance of a stream; bench/prefetch.py measures others.
-PREFETCH_BYTES = 4096
-# In a loop that reads fewer such distances, too many prefetches lie past its end.
-LONG_WALK = 4
+# A loop that reads this many contiguous bytes is a stream; in a shorter one, too many prefetches lie past its end.
+LONG_WALK_BYTES = 16 << 10
 # Processors prefetch inside a page. A copy that takes less than a page from each row prefetches rows this many ahead.
 ROWS_AHEAD = 12
 
@@ -30,7 +29,7 @@ class Prefetch:
     def __init__(self, program: Program) -> None:
         self.target = program.target
         self.copied = _copied_indices(program)
-        self.last: dict[Row, UOp] = {}  # of the loops that walk a row, the last one
+        self.walking: dict[Row, list[UOp]] = {}  # the loops that walk a row, in order
         loops: list[UOp] = []
         for node in program.body:
             if node.op is Ops.RANGE and not node.arg.kind.is_tile:
@@ -38,7 +37,9 @@ class Prefetch:
             elif node.op is Ops.END:
                 loops.pop()
             elif node.op is Ops.LOAD and loops:
-                self.last[_row(node.src[0], _pieces(loops))] = loops[-1]
+                walking = self.walking.setdefault(_row(node.src[0], _pieces(loops)), [])
+                if loops[-1] not in walking:
+                    walking.append(loops[-1])
 
     def bytes_ahead(self, place: UOp, row_bytes: int, loops: Sequence[UOp]) -> int:
         """`loops` are those around the load, the innermost last; `row_bytes` is what it takes at once."""
@@ -53,14 +54,16 @@ class Prefetch:
         prefetches."""
         base, _ = tile_part(place.src[1])
         pieces = _pieces(loops)
+        distance = self.target.prefetch_bytes
         if base is None or len(loops) == len(pieces):
-            return PREFETCH_BYTES
+            return distance
         loop, around = loops[-1], loops[-1 - len(pieces)]
         walked = math.prod(map(axis_size, pieces)) * row_bytes
-        if walked <= PREFETCH_BYTES and self.last.get(_row(place, pieces), loop) is not loop:
-            return 0
         following = coefficient(base, around) * memory_of(place).dtype.itemsize
-        return following if walked < min(following, LONG_WALK * PREFETCH_BYTES) else PREFETCH_BYTES
+        walking = self.walking.get(_row(place, pieces), [loop])
+        if len(walking) > 1 and walked <= self.target.page_bytes:
+            return following if walking[-1] is loop else 0
+        return following if walked < min(following, LONG_WALK_BYTES) else distance
 
 
 def is_walked(place: UOp, row_bytes: int, loops: Sequence[UOp]) -> bool:
