@@ -202,3 +202,21 @@ def test_of_the_loops_that_walk_a_short_row_the_last_asks_for_the_next(columns: 
     loops = [part for part in re.split(r"\n\w+:\n", text) if " load <" in part]
     assert len(loops) == 2
     assert ["llvm.prefetch" in part for part in loops] == [asking == 2, True]
+
+
+@pytest.mark.parametrize("columns", [5, 16, 1001, 1003])
+@pytest.mark.parametrize("masked_itemsizes", [(), (4, 8)])
+def test_where_no_vector_has_a_mask_whole_ones_need_none(masked_itemsizes: tuple[int, ...], columns: int) -> None:
+    """Rows with zeros in front and behind: their first and last vectors are partial, on both sides of the store."""
+    target = replace(cpu_target(), vector_bytes=16, vector_registers=32, cores=1, masked_itemsizes=masked_itemsizes)
+    padded = build.pad(leaf(0, 8, columns), ((0, 0), (3, 2)))
+    text, extent = text_of(build.alu(Ops.NEG, padded), target)
+    if columns > 16:
+        assert "llvm.masked.load" in text
+        assert ("whole:" in text) == (masked_itemsizes == ())
+    source = np.arange(1, 8 * columns + 1, dtype=np.float32)
+    memory = np.full(8 * (columns + 5) + 64, 7, np.float32)
+    run_at(text, extent, memory.ctypes.data, source.ctypes.data)
+    expected = -np.pad(source.reshape(8, columns), ((0, 0), (3, 2))).ravel()
+    np.testing.assert_array_equal(memory[: len(expected)], expected)
+    assert (memory[len(expected) :] == 7).all()

@@ -158,6 +158,7 @@ class Target:
     tlb_entries: int = 64  # pages whose translation the first-level TLB of a core holds
     # Bytes ahead of a stream's loads that a kernel prefetches; 0 where the processor does that better alone.
     prefetch_bytes: int = 4096
+    masked_itemsizes: tuple[int, ...] = ()  # bytes of the elements of which a vector is loaded and stored under a mask
     native: frozenset[DType] = ALL_DTYPES
     # Small floats without arithmetic of their own that the renderer converts to and from float32 itself.
     native_casts: frozenset[DType] = frozenset()

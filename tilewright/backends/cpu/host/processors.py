@@ -41,6 +41,13 @@ class Processor(NamedTuple):
             return 64, 32
         return (32 if "avx2" in self.flags else 16), 16
 
+    def masked_itemsizes(self) -> tuple[int, ...]:
+        """Bytes of the elements of which it loads and stores vectors under a mask. LLVM uses SVE for vectors whose size
+        is not known alone."""
+        if self.instruction_set != "x86_64" or "avx2" not in self.flags:
+            return ()
+        return (1, 2, 4, 8) if "avx512bw" in self.flags else (4, 8)
+
     def has_half_casts(self) -> bool:
         """Whether half <-> float conversion is one instruction. It is part of the base instruction set on 64-bit
         ARM."""

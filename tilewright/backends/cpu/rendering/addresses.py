@@ -8,7 +8,7 @@ from tilewright.backends.cpu.host import panels
 from tilewright.backends.cpu.rendering.emitter import Element
 from tilewright.backends.cpu.rendering.instructions import memory_type, of_lanes
 from tilewright.backends.cpu.rendering.values import Values
-from tilewright.base.dtype import dtypes, wrap_int
+from tilewright.base.dtype import DType, dtypes, wrap_int
 from tilewright.codegen.tiles import axis_size, is_tile_expression, tile_part
 from tilewright.graph.kernels.edges import holds_at
 from tilewright.graph.ops import Ops
@@ -152,6 +152,10 @@ class Addresses:
             return None, False
         varies = axis is not None and axis in self.facts.axes(valid)
         return self.values.operand(valid, at, axis if varies else None), varies
+
+    def has_masks(self, dtype: DType) -> bool:
+        """Whether the processor loads and stores vectors of these elements under a mask."""
+        return dtype.itemsize in self.program.target.masked_itemsizes
 
     def stride(self, index: UOp, axis: UOp | None) -> int | None:
         """The stride along the vector axis, in elements; None where it is not constant."""

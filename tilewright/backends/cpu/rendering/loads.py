@@ -14,6 +14,7 @@ from tilewright.backends.cpu.rendering.prefetch import Prefetch
 from tilewright.backends.cpu.rendering.shuffles import MAX_STRIDE, load_strided, shuffle_mask
 from tilewright.backends.cpu.rendering.strided_words import load_narrow
 from tilewright.backends.cpu.rendering.values import Values
+from tilewright.backends.cpu.rendering.whole_vectors import branch, is_whole
 from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen.tiles import axis_size, tile_value
 from tilewright.graph.ops import Ops
@@ -122,9 +123,17 @@ class Loads(Addresses):
         if mask is None or not varies:
             made = self._load(index, pointer, mask, lanes)
         else:
+            assert axis is not None
             if is_reversed:
                 mask = self._reverse(of_lanes("i1", lanes), mask, lanes).name
-            made = emitter.emit(self._masked_load(dtype, lanes, pointer.name, mask))
+            part = self._masked_load(dtype, lanes, pointer.name, mask)
+            whole = None if self.has_masks(dtype) else is_whole(self.values, index.src[2], at, axis)
+            if whole is None:
+                made = emitter.emit(part)
+            else:
+                plain = f"load {kind}, ptr {pointer.name}, align {dtype.itemsize}"
+                found = branch(self.values, whole, lambda: emitter.assign(plain), lambda: emitter.assign(part))
+                made = emitter.emit("phi {} [ {}, {} ], [ {}, {} ]".format(kind, *found))
         return self._reverse(kind, made.name, lanes) if is_reversed else made
 
     def load_contiguous(self, index: UOp, at: dict[UOp, int], count: int) -> Element:

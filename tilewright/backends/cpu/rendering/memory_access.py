@@ -13,6 +13,7 @@ from tilewright.backends.cpu.rendering.instructions import memory_dtype, memory_
 from tilewright.backends.cpu.rendering.loads import Loads
 from tilewright.backends.cpu.rendering.prefetch import is_walked
 from tilewright.backends.cpu.rendering.shuffles import interleave
+from tilewright.backends.cpu.rendering.whole_vectors import branch, is_whole
 from tilewright.codegen.tiles import axis_size, tile_part
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import Ops
@@ -117,7 +118,13 @@ class MemoryAccess(Loads):
                 ("i32", str(dtype.itemsize)),
                 (of_lanes("i1", lanes), mask),
             )
-            emitter.line(f"  {text}")
+            assert axis is not None
+            whole = None if self.has_masks(dtype) else is_whole(self.values, index.src[2], at, axis)
+            if whole is None:
+                emitter.line(f"  {text}")
+                return
+            plain = f"store {kind} {name}, ptr {pointer}, align {dtype.itemsize}"
+            branch(self.values, whole, lambda: emitter.line(f"  {plain}"), lambda: emitter.line(f"  {text}"))
             return
         if not lanes and _is_indirect(index):
             self._store_if(f"{kind} {name}, ptr {pointer}, align {dtype.itemsize}", mask)
