@@ -14,7 +14,7 @@ from tilewright.backends.cpu.rendering.prefetch import Prefetch
 from tilewright.backends.cpu.rendering.shuffles import MAX_STRIDE, load_strided, shuffle_mask
 from tilewright.backends.cpu.rendering.strided_words import load_narrow
 from tilewright.backends.cpu.rendering.values import Values
-from tilewright.backends.cpu.rendering.whole_vectors import branch, is_whole
+from tilewright.backends.cpu.rendering.whole_vectors import is_inside, is_whole, load_in_parts
 from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen.tiles import axis_size, tile_value
 from tilewright.graph.ops import Ops
@@ -131,9 +131,10 @@ class Loads(Addresses):
             if whole is None:
                 made = emitter.emit(part)
             else:
+                inside = is_inside(self.values, index, at, axis, is_reversed)
                 plain = f"load {kind}, ptr {pointer.name}, align {dtype.itemsize}"
-                found = branch(self.values, whole, lambda: emitter.assign(plain), lambda: emitter.assign(part))
-                made = emitter.emit("phi {} [ {}, {} ], [ {}, {} ]".format(kind, *found))
+                kinds = kind, f"{of_lanes('i1', lanes)} {mask}"
+                made = emitter.here(load_in_parts(self.values, whole, inside, kinds, (plain, part)))
         return self._reverse(kind, made.name, lanes) if is_reversed else made
 
     def load_contiguous(self, index: UOp, at: dict[UOp, int], count: int) -> Element:

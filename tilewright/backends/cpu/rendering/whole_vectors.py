@@ -2,7 +2,8 @@
 holds in every lane, and a branch on it.
 
 A processor without masked vector loads and stores tests and moves lane by lane. Of a loop over a padded axis nearly
-every vector is whole: behind a branch, which is predicted, it is one plain load or store."""
+every vector is whole: behind a branch, which is predicted, it is one plain load or store. Of the others a load reads
+all lanes where they lie in the buffer, and selects."""
 
 from __future__ import annotations
 
@@ -11,10 +12,11 @@ from typing import Any
 
 from tilewright.backends.cpu.rendering.instructions import scalar_type
 from tilewright.backends.cpu.rendering.values import Values
-from tilewright.codegen.tiles import axis_size, tile_part
+from tilewright.codegen.tiles import axis_size
+from tilewright.graph.affine import Affine, affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.simplify.logic import parts_of
-from tilewright.graph.uop import UOp
+from tilewright.graph.uop import UOp, memory_of
 
 
 def is_whole(values: Values, mask: UOp, at: dict[UOp, int], axis: UOp) -> str | None:
@@ -42,27 +44,73 @@ def _holds_everywhere(values: Values, part: UOp, at: dict[UOp, int], axis: UOp) 
     if comparison.op is not Ops.CMPLT or not comparison.src[0].dtype.is_int or comparison.src[0].dtype.is_unsigned:
         return None
     compared, bound = comparison.src
-    base, steps = tile_part(compared)
-    if axis in values.facts.axes(bound) or axis not in steps or (base is not None and axis in values.facts.axes(base)):
+    if axis in values.facts.axes(bound):
         return None
-    lane = axis_size(axis) - 1 if (steps[axis] > 0) != is_least else 0
-    offset = sum(step * (lane if each is axis else at[each]) for each, step in steps.items())
-    kind = scalar_type(compared.dtype)
-    value = str(offset)
-    if base is not None:
-        value = values.emitter.assign(f"add nsw {kind} {values.operand(base, at, None)}, {offset}")
+    position = affine(compared)
+    step = position.terms.get(axis, 0)
+    lane = axis_size(axis) - 1 if (step > 0) != is_least else 0
+    value = _scalar(values, position, {**at, axis: lane}, axis, scalar_type(compared.dtype))
+    if not step or value is None:
+        return None
     limit = values.operand(bound, at, None)
-    return values.emitter.assign(f"icmp {'sge' if is_least else 'slt'} {kind} {value}, {limit}")
+    return values.emitter.assign(f"icmp {'sge' if is_least else 'slt'} {scalar_type(compared.dtype)} {value}, {limit}")
+
+
+def _scalar(values: Values, position: Affine, at: dict[UOp, int], axis: UOp, kind: str) -> str | None:
+    """The value of a sum in one lane; None where one of its terms depends on the lane otherwise than by a factor."""
+    offset, total = position.constant, None
+    for atom, step in position.terms.items():
+        if atom in at:
+            offset += step * at[atom]
+        elif axis in values.facts.axes(atom):
+            return None
+        else:
+            name = values.operand(atom, at, None)
+            name = values.emitter.assign(f"mul {kind} {name}, {step}") if step != 1 else name
+            total = name if total is None else values.emitter.assign(f"add {kind} {total}, {name}")
+    return str(offset) if total is None else values.emitter.assign(f"add {kind} {total}, {offset}")
+
+
+def is_inside(values: Values, index: UOp, at: dict[UOp, int], axis: UOp, is_reversed: bool) -> str | None:
+    """Whether the elements of all lanes lie in the memory, so that one load may read those that are masked off."""
+    last = memory_of(index).arg.size - axis_size(axis)
+    lane, kind = axis_size(axis) - 1 if is_reversed else 0, scalar_type(index.src[1].dtype)
+    first = _scalar(values, affine(index.src[1]), {**at, axis: lane}, axis, kind)
+    return None if first is None or last < 0 else values.emitter.assign(f"icmp ule {kind} {first}, {last}")
 
 
 def branch(values: Values, condition: str, whole: Callable[[], Any], partial: Callable[[], Any]) -> tuple[Any, ...]:
     """Emits both behind a branch. Out: what each gives, followed by the label of its block, as a phi takes them."""
     emitter, label = values.emitter, values.emitter.fresh("vector")
     emitter.line(f"  br i1 {condition}, label %{label}.whole, label %{label}.partial")
-    made = []
+    made: list[Any] = []
     for name, emit in (("whole", whole), ("partial", partial)):
         emitter.begin_block(f"{label}.{name}")
-        made.append(emit())
+        made += emit(), f"%{emitter.label}"
         emitter.line(f"  br label %{label}.done")
     emitter.begin_block(f"{label}.done")
-    return made[0], f"%{label}.whole", made[1], f"%{label}.partial"
+    return tuple(made)
+
+
+def load_in_parts(
+    values: Values, whole: str, inside: str | None, kinds: tuple[str, str], texts: tuple[str, str]
+) -> str:
+    """A masked load of a processor that has none. `kinds` are the type of the vector, and its mask with its type;
+    `texts` the plain load, and the masked one, which goes lane by lane and is left to vectors across the end of the
+    buffer."""
+    emitter, (kind, masks), (plain, masked) = values.emitter, kinds, texts
+
+    def read_and_select() -> str:
+        loaded = emitter.assign(plain)
+        return emitter.assign(f"select {masks}, {kind} {loaded}, {kind} zeroinitializer")
+
+    def load_part() -> str:
+        if inside is None:
+            return emitter.assign(masked)
+        return _phi(values, kind, branch(values, inside, read_and_select, lambda: emitter.assign(masked)))
+
+    return _phi(values, kind, branch(values, whole, lambda: emitter.assign(plain), load_part))
+
+
+def _phi(values: Values, kind: str, found: tuple[str, ...]) -> str:
+    return values.emitter.assign("phi {} [ {}, {} ], [ {}, {} ]".format(kind, *found))
