@@ -24,12 +24,13 @@ from tilewright.base.errors import UnsupportedError
 from tilewright.base.target import Target
 from tilewright.codegen.c_style.expressions import Expression
 from tilewright.codegen.c_style.language import Language
-from tilewright.codegen.c_style.launch import axis_size, plan_launch
+from tilewright.codegen.c_style.launch import plan_launch
 from tilewright.codegen.c_style.memory import MAX_ALIGNMENT, alignment
 from tilewright.codegen.c_style.renderer import CStyleRenderer
 from tilewright.graph.ops import Axis, AxisType, Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp, const
+from tilewright.graph.walk import size_of
 
 _OPS = frozenset({"MAX", "MIN", "SQRT", "TRUNC", "SATURATING_CAST"})
 GRID = Target("GRID", has_local=True, max_local_bytes=1 << 15, max_group_size=256, native_ops=_OPS)
@@ -146,7 +147,7 @@ def launched(sizes: tuple[int, ...], limits: tuple[int, int, int]) -> list[tuple
         values = {}
         for place in launch.grid_places:
             value = (number if place.dimension is None else at[place.dimension]) // place.stride
-            values[place.axis] = value if place.is_last else value % axis_size(place.axis)
+            values[place.axis] = value if place.is_last else value % size_of(place.axis)
         if not (launch.has_surplus and number >= launch.count):
             found.append(tuple(values[axis] for axis in axes))
     return found

@@ -558,7 +558,7 @@ def test_workers_sleep_and_wake_up_again(threads: pool.Pool, kernels: llvm.Loade
         time.sleep(0.002)
     squares.check(times=20)
     deadline = time.monotonic() + PATIENCE
-    sleepers = ctypes.c_int32.from_address(threads._state.address + pool_ir.PLACES["SLEEPERS"])
+    sleepers = ctypes.c_int32.from_address(threads._state.address + pool_ir.OFFSETS["SLEEPERS"])
     while sleepers.value != 3 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert sleepers.value == 3
@@ -614,7 +614,7 @@ def test_workers_sleep_off_the_core_of_the_caller_and_wake_up_free() -> None:
         pool.CommandList(made, [(meeting.address, [], 4, 1)]).run()
         assert list(meeting.cores.values()) == [everywhere] * 4
         workers = [thread for thread in meeting.first if thread != threading.get_native_id()]
-        caller_core = ctypes.c_int32.from_address(made._state.address + pool_ir.PLACES["CALLER_CORE"]).value
+        caller_core = ctypes.c_int32.from_address(made._state.address + pool_ir.OFFSETS["CALLER_CORE"]).value
         asleep = everywhere - {caller_core} or everywhere
         deadline = time.monotonic() + PATIENCE
         while any(os.sched_getaffinity(w) != asleep for w in workers) and time.monotonic() < deadline:

@@ -18,11 +18,12 @@ from tilewright.backends.cuda.chain_store import find_wide_stores
 from tilewright.backends.cuda.cores import warp_group_core
 from tilewright.backends.cuda.device import cuda_target
 from tilewright.codegen.pipeline import lower
-from tilewright.codegen.tiles import axis_size, tile_value
+from tilewright.codegen.tiles import tile_value
 from tilewright.graph.affine import Affine
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.walk import size_of
 from tilewright.kernel.optimise import optimise
 from tilewright.runtime.device import open_driver
 
@@ -130,7 +131,7 @@ def test_a_box_is_what_the_threads_copy(name: str) -> None:
         place, source = store.src[0], store.src[1].src[0]
         axes = axes_below(place, source)
         for _ in range(SAMPLES):
-            at = {axis: draw.randrange(axis_size(axis)) for axis in axes}
+            at = {axis: draw.randrange(size_of(axis)) for axis in axes}
             number, origin = (tile_value(each.src[1], at) for each in (place, source))
             is_there = all(tile_value(mask, at) for mask in source.src[2:])
             assert fetched_from(boxes[memory], number, at) == (origin if is_there else None)
@@ -149,7 +150,7 @@ def test_what_is_no_box() -> None:
     def loaded(*sources: UOp) -> UOp:
         return store.with_src((place, load.with_src((source.with_src(sources),))))
 
-    lane = next(axis for axis in axes_below(place) if axis.arg.kind is AxisType.UPCAST and axis_size(axis) == 8)
+    lane = next(axis for axis in axes_below(place) if axis.arg.kind is AxisType.UPCAST and size_of(axis) == 8)
     assert refused(store.with_src((place, load + load)))  # computed
     assert refused(loaded(source.src[0], source.src[1] * 2, source.src[2]))  # not contiguous
     assert refused(loaded(source.src[0], source.src[1] + 1, source.src[2]))  # not aligned
@@ -204,7 +205,7 @@ def test_wide_stores_write_what_narrow_ones_do(name: str) -> None:
     for store, wide in stores.items():
         place = store.src[0]
         for _ in range(SAMPLES // 4):
-            at = {axis: draw.randrange(axis_size(axis)) for axis in axes_below(*place.src[1:])}
+            at = {axis: draw.randrange(size_of(axis)) for axis in axes_below(*place.src[1:])}
             at[wide.group] -= at[wide.group] % 4
             at[thread] -= at[thread] % 4
             for number in range(4):

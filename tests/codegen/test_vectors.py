@@ -16,8 +16,9 @@ from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import size_of
 from tilewright.kernel.apply import apply_opt
-from tilewright.kernel.axes import size_of, view_kernel
+from tilewright.kernel.axes import view_kernel
 from tilewright.kernel.optimise import prepare_kernel
 
 TARGET = replace(cpu_target(), vector_bytes=32)

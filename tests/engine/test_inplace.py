@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import tilewright.engine.devices  # noqa: F401 (enters the devices)
+from tests.schedule.graphs import add, mul
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import RealizeError
 from tilewright.engine.execution.realize import realize, schedule
@@ -65,14 +66,6 @@ def memory(request: pytest.FixtureRequest) -> Memory:
 
 def values(buffer: UOp, like: UOp) -> np.ndarray:
     return np.frombuffer(bytes(buffer_of(buffer).view()), numpy_dtype(like.dtype)).reshape(like.shape)
-
-
-def add(x: UOp, y: UOp) -> UOp:
-    return build.alu(Ops.ADD, x, y)
-
-
-def mul(x: UOp, y: UOp) -> UOp:
-    return build.alu(Ops.MUL, x, y)
 
 
 def number(value: int, like: UOp) -> UOp:

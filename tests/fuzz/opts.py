@@ -33,9 +33,9 @@ from tilewright.graph.ops import AxisType, Ops, ParamArg
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.verification.verify import verify_kernel, verify_program
-from tilewright.graph.walk import substitute, toposort
+from tilewright.graph.walk import size_of, substitute, toposort
 from tilewright.kernel.apply import apply_opt
-from tilewright.kernel.axes import size_of, view_kernel
+from tilewright.kernel.axes import view_kernel
 from tilewright.kernel.optimise import optimise
 from tilewright.kernel.prepare.accumulators import recognise_accumulators
 from tilewright.kernel.transforms.registry import TRANSFORMS

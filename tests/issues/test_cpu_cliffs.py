@@ -25,8 +25,8 @@ from tilewright.engine.execution.realize import schedule
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import toposort
-from tilewright.kernel.axes import size_of, stride, view_kernel
+from tilewright.graph.walk import size_of, toposort
+from tilewright.kernel.axes import stride, view_kernel
 from tilewright.kernel.heuristics.default import choose_opts
 from tilewright.kernel.optimise import optimise, prepare_kernel
 from tilewright.kernel.prepare.loops import split_loops

@@ -19,7 +19,8 @@ from tilewright.codegen.pipeline import lower
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import KernelView, size_of, stride, view_kernel
+from tilewright.graph.walk import size_of
+from tilewright.kernel.axes import KernelView, stride, view_kernel
 from tilewright.kernel.heuristics.product_match import find_product
 from tilewright.kernel.optimise import optimise, prepare_kernel
 

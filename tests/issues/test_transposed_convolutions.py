@@ -16,8 +16,8 @@ from tilewright import Tensor
 from tilewright.engine.execution.realize import schedule
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import toposort
-from tilewright.kernel.axes import size_of, stride, view_kernel
+from tilewright.graph.walk import size_of, toposort
+from tilewright.kernel.axes import stride, view_kernel
 from tilewright.kernel.optimise import prepare_kernel
 from tilewright.tensor.families.networks.phases import phases_of
 

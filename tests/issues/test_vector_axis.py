@@ -11,10 +11,11 @@ import pytest
 
 from tilewright import Tensor
 from tilewright.base.events import Event, subscribe
-from tilewright.codegen.tiles import TileFacts, axis_size, tile_part
+from tilewright.codegen.tiles import TileFacts, tile_part
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import size_of
 
 Product = Callable[[Tensor, Tensor], Tensor]
 
@@ -80,7 +81,7 @@ def test_accumulators_are_vectors_along_the_axis_of_an_operand(name: str, parame
     for load in innermost_loads(program):
         steps = tile_part(load.src[0].src[1])[1]
         walked |= {axis for axis, step in steps.items() if step == 1 and axis.arg.kind is AxisType.UPCAST}
-    walked = {axis for axis in walked if axis_size(axis) >= 4}
+    walked = {axis for axis in walked if size_of(axis) >= 4}
     for node in program.body:
         if node.op is Ops.ACC and walked:
             assert facts.vector_axis(node) in walked

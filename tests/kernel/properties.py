@@ -10,8 +10,9 @@ from tilewright.graph.kernels.threads import local_bytes, threads_of
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.walk import size_of
 from tilewright.kernel.apply import apply_opt
-from tilewright.kernel.axes import KernelView, size_of, stride, view_kernel
+from tilewright.kernel.axes import KernelView, stride, view_kernel
 from tilewright.kernel.heuristics.default import choose_opts
 from tilewright.kernel.optimise import prepare_kernel
 

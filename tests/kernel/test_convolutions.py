@@ -21,9 +21,9 @@ from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp, memory_of
-from tilewright.graph.walk import toposort
+from tilewright.graph.walk import size_of, toposort
 from tilewright.kernel.apply import apply_opt
-from tilewright.kernel.axes import size_of, stride, view_kernel
+from tilewright.kernel.axes import stride, view_kernel
 from tilewright.kernel.heuristics import convolution_sizes, convolutions
 from tilewright.kernel.heuristics.convolution_sizes import SumBlock, choose_sum_block, choose_tile
 from tilewright.kernel.heuristics.convolutions import choose_window_opts

@@ -17,8 +17,8 @@ from tilewright.base.dtype import DType, dtypes
 from tilewright.graph import build
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.uop import UOp, memory_of
-from tilewright.graph.walk import toposort
-from tilewright.kernel.axes import size_of, stride
+from tilewright.graph.walk import size_of, toposort
+from tilewright.kernel.axes import stride
 from tilewright.schedule import segments
 from tilewright.schedule.reduction import split_reduction
 

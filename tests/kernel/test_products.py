@@ -32,8 +32,9 @@ from tilewright.engine.compilation.compile import compile_kernel, forget_kernels
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.walk import size_of
 from tilewright.kernel.apply import apply_opt
-from tilewright.kernel.axes import size_of, stride, view_kernel
+from tilewright.kernel.axes import stride, view_kernel
 from tilewright.kernel.heuristics import product_sizes, products
 from tilewright.kernel.heuristics.default import choose_opts
 from tilewright.kernel.heuristics.dot_tiles import utilisation

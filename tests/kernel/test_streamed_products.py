@@ -18,7 +18,7 @@ from tilewright.graph import build
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import size_of
+from tilewright.graph.walk import size_of
 from tilewright.kernel.heuristics import products, streamed_products
 from tilewright.schedule.reduction import split_reduction
 

@@ -24,7 +24,8 @@ from tilewright.graph import build
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import size_of, stride
+from tilewright.graph.walk import size_of
+from tilewright.kernel.axes import stride
 from tilewright.kernel.heuristics.default import MIN_WORK
 from tilewright.kernel.heuristics.streams import STREAMS
 

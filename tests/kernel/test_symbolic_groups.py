@@ -11,8 +11,8 @@ import pytest
 
 from tests.kernel.emulated_card import NAME, emulated_card
 from tilewright import Tensor, Variable
-from tilewright.codegen.c_style.launch import axis_size
 from tilewright.graph.records import Program
+from tilewright.graph.walk import size_of
 
 LENGTH = 100
 VALUES = np.random.default_rng(15).standard_normal((3, LENGTH, 16)).astype(np.float32)
@@ -27,7 +27,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
 def sizes(program: Program) -> tuple[int, int]:
     """Work-groups and threads in each."""
     axes = program.global_ranges, program.local_ranges
-    groups, threads = (math.prod(map(axis_size, found)) for found in axes)
+    groups, threads = (math.prod(map(size_of, found)) for found in axes)
     return groups, threads
 
 

@@ -28,9 +28,10 @@ from tilewright.graph.kernels.threads import local_bytes, threads_of
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import size_of
 from tilewright.kernel import optimise as optimise_module
 from tilewright.kernel.apply import apply_opt
-from tilewright.kernel.axes import size_of, stride, view_kernel
+from tilewright.kernel.axes import stride, view_kernel
 from tilewright.kernel.heuristics.default import choose_opts
 from tilewright.kernel.optimise import prepare_kernel
 from tilewright.kernel.prepare.accumulators import recognise_accumulators

@@ -77,7 +77,7 @@ def test_no_operation_is_defined_twice() -> None:
         for name, member in vars(kind).items():
             if inspect.isfunction(member) or isinstance(member, classmethod | staticmethod | property):
                 owners.setdefault(name, []).append(kind.__name__)
-    # Storing to a tensor on a device of files also writes the file.
+    # Storing to a tensor on a file device also writes the file.
     assert {name: kinds for name, kinds in owners.items() if len(kinds) > 1} == {
         "_store": ["PlacementMixin", "TensorBase"]
     }

@@ -19,8 +19,7 @@ from tilewright.graph.interpreter.evaluate import evaluate_all
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.spec import element_count
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import toposort
-from tilewright.kernel.axes import size_of
+from tilewright.graph.walk import size_of, toposort
 from tilewright.kernel.optimise import optimise
 from tilewright.schedule import fuse, reduction
 from tilewright.schedule.pipeline import schedule

@@ -15,8 +15,8 @@ from tilewright import Context, Tensor
 from tilewright.base.dtype import dtypes
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.uop import UOp, const
-from tilewright.graph.walk import toposort
-from tilewright.kernel.axes import KernelView, size_of, stride, view_kernel
+from tilewright.graph.walk import size_of, toposort
+from tilewright.kernel.axes import KernelView, stride, view_kernel
 from tilewright.kernel.optimise import optimise
 from tilewright.runtime.device import open_driver
 from tilewright.schedule.residues import thin_reduction, thin_reductions

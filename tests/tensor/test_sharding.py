@@ -479,10 +479,10 @@ def test_a_custom_kernel_that_updates_its_argument(axis: int | None, realized: b
 def test_gradients_of_a_custom_kernel(devices: tuple[str, ...], axis: int | None) -> None:
     scale = np.arange(1, 5, dtype=np.float32)
 
-    def gradients(is_spread: bool) -> tuple[np.ndarray, np.ndarray]:
+    def gradients(is_sharded: bool) -> tuple[np.ndarray, np.ndarray]:
         x, w = (Tensor(values, device=devices[0], requires_grad=True) for values in (X, scale))
         out = Tensor.empty(6, 4, device=devices[0])
-        if is_spread:
+        if is_sharded:
             x.shard_(devices, axis)
             w.shard_(devices)
             out = out.shard(devices, axis)

@@ -20,8 +20,8 @@ BACKENDS: dict[str, str] = {
     "WEBGPU": "tilewright.backends.webgpu.device",
 }
 
-# Those that are named with a path.
-OF_FILES = frozenset({"DISK"})
+# Devices that are named with a path.
+FILE_DEVICES = frozenset({"DISK"})
 
 
 def opener(module_name: str) -> Callable[[str], Driver]:

@@ -1,6 +1,6 @@
 """`tilewright bench`. In: what to run, on which device. Out: a table of its kernels against the machine's roofline and,
 where asked for, a picture and a file of values. Kernel times are those of the event "kernel-run"; jitted functions are
-called plainly, because a replay is one launch whose kernels have no times of their own."""
+called without jit, because a replay is one launch whose kernels have no separate times."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from tilewright.cli.peaks import Peaks, machine_peaks
 from tilewright.cli.picture import check_plotting, save_roofline
 from tilewright.cli.programs import Script, find_program
 from tilewright.cli.roofline import Report, report_runs
+from tilewright.debug.layout import make_console
 from tilewright.debug.watch import KernelRun, watch_runs
 from tilewright.runtime.device import canonical_device, open_driver
 
 WORKLOADS = Path(__file__).parent / "workloads"
 # A built-in workload is run once to be compiled; then the round whose kernels took the least time counts.
 ROUNDS = 5
-PLAIN_WIDTH = 200  # of a table that no terminal cuts
+PLAIN_WIDTH = 200  # of a table that is not printed to a terminal
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,7 @@ def run_bench(request: BenchRequest) -> int:
 
 
 def print_report(report: Report, top: int) -> None:
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=PLAIN_WIDTH)
+    console = make_console(PLAIN_WIDTH)
     for line in report.peak_lines():
         console.print(line, markup=False)
     console.print()
@@ -100,12 +99,12 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-# ---------------------------------------------------------------- what is run
+# ---------------------------------------------------------------- workloads
 
 
 @dataclass(frozen=True)
 class Builtin:
-    """A workload of ours, by name."""
+    """A built-in workload, by name."""
 
     name: str
 
@@ -122,7 +121,7 @@ class Builtin:
         return min(rounds, key=lambda runs: sum(run.seconds for run in runs))
 
     def prepare(self) -> Callable[[], object]:
-        """Compiled under its own name, not under its path in the package: its lines are then those of a user."""
+        """Compiled under its name and not its path in the package, so that its lines count as a user's."""
         file = f"{self.name}.py"
         namespace: dict[str, Any] = {"__name__": "__main__", "__file__": file}
         exec(compile((WORKLOADS / file).read_text(), file, "exec"), namespace)

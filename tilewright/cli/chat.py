@@ -1,5 +1,5 @@
-"""`tilewright chat` and `tilewright generate`. In: which model, how to sample, and what people type or pipe. Out: the
-model's text, shown while it is generated, and how fast it came. The conversation is kept; `/reset` forgets it."""
+"""`tilewright chat` and `tilewright generate`. In: a model, how to sample, and text that is typed or piped. Out: the
+model's text, shown while it is generated, and its speed. The conversation is kept; `/reset` forgets it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """What was asked for. `prompt` is one message to answer; without it messages come from stdin."""
+    """The arguments of the command. `prompt` is one message to answer; without it messages come from stdin."""
 
     model: str
     prompt: str
@@ -48,7 +48,7 @@ class ChatRequest:
 
 
 def run_chat(request: ChatRequest) -> int:
-    """Answers a prompt, or what is piped in, or talks."""
+    """Answers a prompt, or the text of a pipe; else holds a conversation."""
     is_talk = not request.prompt and sys.stdin.isatty()
     prompt = request.prompt or ("" if is_talk else sys.stdin.read().strip())
     if not is_talk and not prompt:
@@ -128,7 +128,7 @@ def _loop(talk: _Talk) -> int:
 
 
 def _answer_or_tell(talk: _Talk, text: str, notes: Console) -> None:
-    """A message that is too long, for instance, does not end the conversation."""
+    """Answers a message. An error, as of one that is too long, does not end the conversation."""
     try:
         talk.answer(text)
     except KeyboardInterrupt:  # before the answer began, or for a second time
@@ -162,14 +162,14 @@ def _show(model: ChatModel, running: Request, stop: tuple[str, ...], continues: 
 
 
 def _write(text: str) -> None:
-    """What the terminal cannot show becomes a question mark."""
+    """Writes to stdout; characters that its encoding lacks become question marks."""
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
     sys.stdout.flush()
 
 
 def _notes() -> Console:
-    """What is not the model's text goes to stderr, so that a pipe gets the text alone."""
+    """A console for everything but the model's text: on stderr, so that a pipe gets the text alone."""
     return Console(stderr=True, highlight=False, soft_wrap=True, style="dim")
 
 

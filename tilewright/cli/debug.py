@@ -45,7 +45,7 @@ def sessions_table() -> Table:
 
 
 def run_sessions(action: str, session: str, text: str, console: Console | None = None) -> int:
-    """One look at the sessions of this project, or one word to one of them."""
+    """One action on the sessions of this project."""
     out = console or Console(highlight=False, soft_wrap=True)
     if action == "list":
         out.print(sessions_table())
@@ -58,6 +58,6 @@ def run_sessions(action: str, session: str, text: str, console: Console | None =
     elif action == "cancel":
         sessions.cancel(session)
     else:
-        message = f"{action!r} is nothing that can be done with a session"
+        message = f"there is no action {action!r}"
         raise ConfigError("sessions", message, "use list, show ID, watch ID, observe ID 'TEXT' or cancel ID")
     return 0

@@ -1,5 +1,5 @@
 """The commands. In: the arguments of the process. Out: text on stdout; a mistake of the caller as a sentence on stderr
-and exit status 2. Each command is a file of its own that does the work and is given a record of what was asked."""
+and exit status 2. The work of each command is in a separate file, which is given a record of the arguments."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def make_server(workbench: Workbench) -> Any:
 
 
 def as_tool(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function in a thread of its own, so that others are answered meanwhile; with its values as JSON text."""
+    """The function in another thread, so that other requests are answered meanwhile; its result as JSON text."""
     from anyio import to_thread
     from mcp.server.mcpserver.exceptions import ToolError
 

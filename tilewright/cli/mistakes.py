@@ -1,5 +1,5 @@
-"""Mistakes of the caller. In: a block of a command. Out: what it raises as a `UserError`, as a sentence on stderr and
-exit status 2. Every command runs in such a block."""
+"""Mistakes of the caller. In: the body of a command. Out: a `UserError` that it raises, as a sentence on stderr and
+exit status 2. Every command runs in this context."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USER_MISTAKE = 2
 
 @contextmanager
 def mistakes() -> Iterator[None]:
-    """What the caller did wrong, as a sentence and an exit status."""
+    """Prints a `UserError` as a sentence and exits with status 2."""
     try:
         yield
     except UserError as error:

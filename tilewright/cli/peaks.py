@@ -1,5 +1,5 @@
-"""What a machine can do. In: a device. Out: its `Peaks`: float32 operations a second and bytes a second, measured with
-kernels of our own once per machine and kept in the cache folder."""
+"""The peaks of a machine. In: a device. Out: its `Peaks`: float32 operations a second and bytes a second, measured with
+kernels of this package once per machine and kept in the cache folder."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tilewright.debug.watch import watch_runs
 from tilewright.runtime.cache import cache_key, read_entry, write_entry
 from tilewright.runtime.device import open_driver
 
-# Another way to measure makes another entry.
+# Part of the key: it changes with the way of measuring.
 VERSION = "peaks 1"
-# A loop of this length over what stays in the first cache and in registers.
+# The length of a loop over values that stay in the L1 cache and in registers.
 STEPS = 256
-# Long enough for a clock and for cores to be awake. A shape that takes less is made larger.
+# Long enough to be measured, and for idle cores to wake. A shape that takes less is made larger.
 MIN_SECONDS = 4e-3
 GROWTH = 8
 MAX_GROWTHS = 4
 ROUNDS = 20
-# Elements that no cache holds, and fewer to begin with: a device that is slow on those is not given more.
+# Elements to begin with, and elements that no cache holds: a device that is slow with few is not given many.
 FEW_ELEMENTS, MANY_ELEMENTS = 1 << 20, 1 << 25
 SLOW_SECONDS = 0.2
 THREADS_OF_A_GROUP = 64
@@ -46,7 +46,7 @@ class Peaks:
 
 
 Note = Callable[[str], object]
-"""Told what is measured next."""
+"""Called with what is measured next."""
 
 
 def machine_peaks(device: str, again: bool = False, note: Note = lambda what: None) -> Peaks:
@@ -59,7 +59,7 @@ def machine_peaks(device: str, again: bool = False, note: Note = lambda what: No
 
 
 def known_peaks(device: str) -> Peaks | None:
-    """Those that were measured on this machine before."""
+    """The peaks that were measured on this machine before."""
     return read_peaks(read_entry(_key_of(device)))
 
 
@@ -95,7 +95,8 @@ def measure_peaks(device: str, note: Note = lambda what: None) -> Peaks:
 
 
 def _register_shapes(target: Target) -> list[tuple[int, int]]:
-    """Vectors by columns of sums that fit in registers: enough that none waits for another, and room for factors."""
+    """(vectors, columns) of accumulators: enough to hide the latency of an addition, and few enough for the
+    registers."""
     registers = target.vector_registers
     return [(1, registers // 2), (2, registers // 4), (2, registers * 3 // 8)]
 
@@ -151,7 +152,7 @@ STREAMS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 
 def _stream_rate(device: str, stream: Callable[[Tensor, Tensor, Tensor], Tensor]) -> float:
-    """Bytes a second; how many a stream moves its kernels say themselves."""
+    """Bytes a second; the number of bytes is that of the events of its kernels."""
     few = _best_run(_stream_over(device, stream, FEW_ELEMENTS), 1)
     if few.seconds * MANY_ELEMENTS / FEW_ELEMENTS > SLOW_SECONDS:
         return few.bytes_moved / few.seconds
@@ -168,7 +169,7 @@ def _stream_over(device: str, stream: Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Work(NamedTuple):
-    """What the kernels of one round took and moved."""
+    """The time and the bytes of the kernels of one round."""
 
     seconds: float
     bytes_moved: int

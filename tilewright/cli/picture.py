@@ -14,7 +14,7 @@ from tilewright.debug import describe
 LABELS = 6  # the kernels that lose most are named
 SMALLEST_DOT, LARGEST_DOT = 12.0, 500.0
 COLOURS = {"arithmetic": "#c0392b", "memory": "#2471a3"}
-LOWEST_INTENSITY = 1e-2  # kernels without arithmetic stand at the left edge
+LOWEST_INTENSITY = 1e-2  # kernels without arithmetic are drawn at the left edge
 
 
 def check_plotting() -> None:
@@ -80,7 +80,7 @@ def _draw_roofs(axes: Any, device: str, peaks: Peaks, left: float, right: float)
 
 
 def _label(axes: Any, rows: tuple[Row, ...]) -> None:
-    """A number in each dot, and in a corner what the numbers stand for."""
+    """A number in each dot, and a legend of the numbers in a corner."""
     for number, row in enumerate(rows):
         axes.annotate(str(number + 1), _point(row), ha="center", va="center", fontsize=9, fontweight="bold")
     lines = [

@@ -1,4 +1,4 @@
-"""A program of the user's, run inside this process. In: a script or the name of a module, and its arguments. Out: how
+"""A user's program, run inside this process. In: a script or the name of a module, and its arguments. Out: how
 it ended. `bench`, `trace` and `viz` run programs with this, as `python` would."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Script:
-    """A program of the user's: a file, or a module by name."""
+    """A user's program: a file, or a module by name."""
 
     path: str
     arguments: tuple[str, ...]
@@ -58,7 +58,7 @@ class Script:
 
     @contextmanager
     def started(self) -> Iterator[None]:
-        """The process as Python makes it for a program: its arguments, and where it finds modules first."""
+        """Sets `sys.argv` and `sys.path[0]` as Python does for a program."""
         before, first = sys.argv, sys.path[0]
         sys.argv = [self.path, *self.arguments]
         sys.path[0] = "" if self.is_module else str(Path(self.path).resolve().parent)
@@ -73,7 +73,7 @@ class Script:
         with self.started():
             try:
                 return importlib.util.find_spec(self.path) is not None
-            except ModuleNotFoundError:  # of a package that it would lie in
+            except ModuleNotFoundError:  # of a package around it
                 return False
 
 

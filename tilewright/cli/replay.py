@@ -1,6 +1,6 @@
 """`tilewright replay` and `tilewright dump`. In: repro files, or a script. Out: a line per file that says whether the
-device and the definition agree, and whether the kernels still have the text that was kept; exit status 1 where any of
-this does not hold."""
+device and the definition agree, and whether the kernels still have the stored text; exit status 1 where one of these
+does not hold."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewright.graph.text.repro import load_repro
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """What was asked: `update` keeps the kernels' texts of today, `only_text` runs nothing."""
+    """The arguments of the command: `update` stores the present texts of the kernels, `only_text` runs nothing."""
 
     path: Path
     device: str = ""

@@ -20,7 +20,7 @@ Values = dict[str, str | int | float]
 
 @dataclass(frozen=True)
 class Row:
-    """All runs of one kernel that one line of the user's program led to, or several such rows together."""
+    """All runs of one kernel for one line of the user's program, or the sum of several such rows."""
 
     name: str
     location: str
@@ -31,7 +31,7 @@ class Row:
     bytes_moved: int
     arithmetic_seconds: float  # what the operations take at the peak
     memory_seconds: float  # what the bytes take at the peak
-    roof_seconds: float  # the larger of the two, summed over what the row stands for
+    roof_seconds: float  # the larger of the two, summed over the runs
     loss_seconds: float
 
     @property
@@ -41,7 +41,7 @@ class Row:
 
     @property
     def share(self) -> float:
-        """Of the roof; above 1 where caches gave what memory could not."""
+        """Of the roof; above 1 where caches gave more bandwidth than memory has."""
         return self.roof_seconds / self.seconds if self.seconds > 0 else 0.0
 
     @property

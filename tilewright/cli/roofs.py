@@ -1,4 +1,4 @@
-"""The roofs of a trace. In: what ran on which device. Out: what each of those devices can do, for the web page."""
+"""The roofs of a trace. In: the runs on each device. Out: the peaks of these devices, for the web page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tilewright serve`. In: what was asked on the command line. Out: a server that runs until it is stopped, or an error
+"""`tilewright serve`. In: the arguments of the command. Out: a server that runs until it is stopped, or an error
 that says what is missing. The model is opened as `tilewright chat` opens it."""
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ NEEDED = ("prometheus_client", "starlette", "uvicorn")
 
 @dataclass(frozen=True)
 class ServeRequest:
-    """What the command line asked for. `key_file` holds the key in its first line, so that no list of processes shows
-    it."""
+    """The arguments of the command. `key_file` has the key in its first line, so that no list of processes shows it."""
 
     model: str
     device: str
@@ -29,7 +28,7 @@ class ServeRequest:
 
 
 def run_serve(request: ServeRequest, tell: Callable[[str], None]) -> None:
-    """Open the model and serve it. `tell` is given lines for the person who started it."""
+    """Opens the model and serves it. `tell` is called with lines for the operator."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         remedy = "pip install 'tilewright[llm,serve]'"
@@ -39,7 +38,7 @@ def run_serve(request: ServeRequest, tell: Callable[[str], None]) -> None:
     from tilewright.llm.serve.model import open_served
     from tilewright.llm.serve.server import bind_socket, run_server
 
-    # Before the model is read, which takes longer than to see that the port is taken.
+    # Before the model is read, which takes long, so that a port that is taken is reported at once.
     with bind_socket(settings.host, settings.port) as listening:
         for warning in settings.warnings():
             tell(f"warning: {warning}")
@@ -56,7 +55,7 @@ def run_serve(request: ServeRequest, tell: Callable[[str], None]) -> None:
 
 
 def with_key(settings: Settings, key_file: Path | None) -> Settings:
-    """The settings with the key of a file, which counts more than that of the environment."""
+    """The settings with the key of a file, which replaces that of the environment."""
     if key_file is None:
         return settings
     try:

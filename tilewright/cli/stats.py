@@ -8,24 +8,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from tilewright.base.config import options
 from tilewright.base.errors import FileError
 from tilewright.debug import describe
 from tilewright.debug.chrome import read_profile
+from tilewright.debug.layout import make_console
 from tilewright.debug.trace.encode import is_trace, read_trace
 from tilewright.debug.trace.facts import time_of
 from tilewright.debug.trace.records import Run, Span, Timeline
 
-PLAIN_WIDTH = 200  # of a table that no terminal cuts
+PLAIN_WIDTH = 200  # of a table that is not printed to a terminal
 DEFAULT_FILE = "tilewright_profile.json"
 
 
 @dataclass(frozen=True)
 class Row:
-    """All runs of one kernel, copy or replay that one line led to."""
+    """All runs of one kernel, copy or replay for one line."""
 
     kind: str
     name: str
@@ -41,7 +41,7 @@ class Row:
 
 
 def read_timeline(path: Path) -> Timeline:
-    """What a profile or a trace says of the time."""
+    """The timeline of a profile or a trace."""
     try:
         has_more = is_trace(path)
     except OSError as error:
@@ -71,7 +71,8 @@ def rows_of(runs: Iterable[Run]) -> list[Row]:
 
 
 def stage_rows(spans: Iterable[Span]) -> list[tuple[str, int, int]]:
-    """Name, count and nanoseconds of each stage and pass, the greatest first. A compiler names its kernel as well."""
+    """Name, count and nanoseconds of each stage and pass, the greatest first. The name of a compiled kernel is left
+    out."""
     found: dict[str, list[int]] = {}
     for span in spans:
         name = span.name.partition(" ")[0] if span.stage == "stage" else f"{span.stage}/{span.name}"
@@ -103,17 +104,24 @@ def runs_table(timeline: Timeline, top: int) -> Table:
             row.device,
             row.location,
             str(len(durations)),
-            _time(row.total),
+            describe.show_nanoseconds(row.total),
             "" if row.kind == "replay" else f"{row.total / all_time:.0%}",
-            _time(row.total / len(durations)),
-            _time(min(durations)),
-            _time(max(durations)),
+            describe.show_nanoseconds(row.total / len(durations)),
+            describe.show_nanoseconds(min(durations)),
+            describe.show_nanoseconds(max(durations)),
             describe.giga_per_second(row.operations, row.total / 1e9),
             describe.giga_per_second(row.bytes_moved, row.total / 1e9),
         )
     if rest := rows[top:]:
         shown = time_of(timeline.runs) - sum(row.total for row in rows[:top] if row.kind != "replay")
-        made.add_row("", f"{len(rest)} more", "", "", str(sum(len(row.durations) for row in rest)), _time(shown))
+        made.add_row(
+            "",
+            f"{len(rest)} more",
+            "",
+            "",
+            str(sum(len(row.durations) for row in rest)),
+            describe.show_nanoseconds(shown),
+        )
     return made
 
 
@@ -123,12 +131,8 @@ def stages_table(timeline: Timeline, top: int) -> Table:
     made.add_column("count", justify="right")
     made.add_column("total", justify="right")
     for name, count, spent in stage_rows(timeline.spans)[:top]:
-        made.add_row(name, str(count), _time(spent))
+        made.add_row(name, str(count), describe.show_nanoseconds(spent))
     return made
-
-
-def _time(nanoseconds: float) -> str:
-    return describe.show_seconds(nanoseconds / 1e9)
 
 
 def print_stats(path: Path | None, top: int, as_json: bool = False) -> None:
@@ -136,11 +140,9 @@ def print_stats(path: Path | None, top: int, as_json: bool = False) -> None:
     if as_json:
         print(json.dumps(stats_values(timeline), indent=1))
         return
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=PLAIN_WIDTH)
+    console = make_console(PLAIN_WIDTH)
     count = len(timeline.runs)
-    total = _time(time_of(timeline.runs))
+    total = describe.show_nanoseconds(time_of(timeline.runs))
     console.print(f"{timeline.program}: {count} run{'' if count == 1 else 's'}, {total} on devices", markup=False)
     for note in timeline.notes:
         console.print(f"note: {note}", markup=False)

@@ -16,7 +16,7 @@ from tilewright.debug.trace.records import Limits, Trace
 from tilewright.debug.trace.text import trace_lines
 
 DEFAULT_DEPTH = 3
-# Where a file holds all of it, the terminal shows the lines that made work.
+# Where a file has the whole trace, the terminal shows the lines that made work.
 DEPTH_BESIDE_FILE = 1
 
 
@@ -65,7 +65,7 @@ def trace_program(program: Script, with_lines: bool = False, limits: Limits | No
 
 
 def print_lines(trace: Trace, depth: int) -> None:
-    """A reader such as `head` may close the pipe: the rest is not wanted."""
+    """Prints the trace, until a reader such as `head` closes the pipe."""
     try:
         for line in trace_lines(trace, depth):
             sys.stdout.write(line.rstrip() + "\n")

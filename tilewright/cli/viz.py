@@ -1,5 +1,5 @@
 """`tilewright viz`. In: a trace or profile in a file, or a program to trace. Out: its web page, served on the loopback
-address until it is interrupted, or written to a file. Nothing but the page is served, and to this machine alone."""
+address until it is interrupted, or written to a file. Only the page is served, and only to this machine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run_viz(request: VizRequest) -> int:
     sys.stdout.write(f"{server.address}  (Ctrl-C ends it)\n")
     sys.stdout.flush()
     if request.browser:
-        # A browser that is a program of the terminal, or none at all, does not keep the page from being served.
+        # In a thread: a browser that runs in the terminal, or a missing one, does not delay the server.
         threading.Thread(target=webbrowser.open, args=(server.address,), daemon=True).start()
     try:
         server.serve_forever()
@@ -110,7 +110,7 @@ class PageHandler(BaseHTTPRequestHandler):
             self.wfile.write(self.server.document)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """A line for each request is nothing that a user asked for."""
+        """Prints nothing."""
 
 
 __all__ = ["PageServer", "VizRequest", "run_viz"]

@@ -93,7 +93,7 @@ PASSES: tuple[Pass[Lowering], ...] = (
         "settle_threads", on_sink(settle_threads), "no grouped reduction", "LOCAL axes alone; one thread stores a value"
     ),
     Pass("cascade_sums", on_sink(cascade_sums), "no grouped reduction", "long float sums nested", is_optional=True),
-    Pass("drop_clamps", on_target(drop_clamps), "masked indices", "clamps where nothing is masked", is_optional=True),
+    Pass("drop_clamps", on_target(drop_clamps), "masked accesses", "no clamps of masked indices", is_optional=True),
     Pass("decompose", on_target(decompose), "any ops", "ops the target has"),
     Pass("split_vectors", on_target(split_vectors), "tile axes", "lanes no longer than the target's vectors"),
     Pass("split_addresses", on_sink(split_addresses), "index maths", "positions as base + tile", is_optional=True),

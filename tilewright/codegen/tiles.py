@@ -7,13 +7,13 @@ import itertools
 import math
 from collections.abc import Mapping
 
-from tilewright.base.dtype import wrap_int
+from tilewright.base.dtype import DType, dtypes, wrap_int
 from tilewright.graph.affine import affine
 from tilewright.graph.interpreter.scalar import ScalarMath
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import toposort
+from tilewright.graph.walk import size_of, toposort
 
 Coordinates = tuple[int, ...]
 
@@ -22,9 +22,9 @@ _ACCESSES = (Ops.LOAD, Ops.STORE)
 MIN_LANES = 4
 
 
-def axis_size(axis: UOp) -> int:
-    """How many elements or iterations there are; of a loop that is counted at run time, at most."""
-    return int(axis.src[0].arg) if axis.src[0].is_const else int(axis.vmax) + 1
+def memory_dtype(dtype: DType) -> DType:
+    """The dtype of an element in memory: a bool is a byte."""
+    return dtypes.uint8 if dtype.is_bool else dtype
 
 
 def tile_part(position: UOp) -> tuple[UOp | None, dict[UOp, int]]:
@@ -158,12 +158,12 @@ class TileFacts:
         """The axis along which an access has stride 1, where it has enough elements for a vector. A tile axis of a
         store will do, too: the tile is then transposed in registers."""
         steps = tile_part(access.src[0].src[1])[1]
-        usable = (a for a in (*self.priority, *self._stored) if steps.get(a) == 1 and axis_size(a) >= MIN_LANES)
+        usable = (a for a in (*self.priority, *self._stored) if steps.get(a) == 1 and size_of(a) >= MIN_LANES)
         return next(usable, None)
 
     def lanes(self, node: UOp) -> int:
         axis = self.vector_axis(node)
-        return 0 if axis is None else axis_size(axis)
+        return 0 if axis is None else size_of(axis)
 
     def outer_axes(self, node: UOp) -> tuple[UOp, ...]:
         """The tile axes whose elements are values of their own."""
@@ -177,7 +177,7 @@ class TileFacts:
         return tuple(at[axis] for axis in self.outer_axes(node))
 
     def all_coordinates(self, node: UOp) -> list[Coordinates]:
-        return list(itertools.product(*(range(axis_size(axis)) for axis in self.outer_axes(node))))
+        return list(itertools.product(*(range(size_of(axis)) for axis in self.outer_axes(node))))
 
     def _vector_priority(self, program: Program) -> dict[UOp, tuple[int, int]]:
         """The UPCAST axes that some access walks with stride 1, or with a stride of the terms that are unrolled
@@ -192,13 +192,13 @@ class TileFacts:
                 open_loops.pop()
             elif node.op in _ACCESSES:
                 steps = tile_part(node.src[0].src[1])[1]
-                terms = (axis_size(a) for a, step in steps.items() if step == 1 and a.arg.kind is AxisType.UNROLL)
+                terms = (size_of(a) for a, step in steps.items() if step == 1 and a.arg.kind is AxisType.UNROLL)
                 strides = (1, next(terms, 1))
-                elements = math.prod(axis_size(axis) for axis in (*open_loops, *steps))
+                elements = math.prod(size_of(axis) for axis in (*open_loops, *steps))
                 for axis, step in steps.items():
                     if step in strides and axis.arg.kind is AxisType.UPCAST:
                         counts[axis] = counts.get(axis, 0) + elements
-        return {axis: (count, axis_size(axis)) for axis, count in counts.items()}
+        return {axis: (count, size_of(axis)) for axis, count in counts.items()}
 
     # ------------------------------------------------------------ need and updates
 

@@ -1,4 +1,4 @@
-"""Looking at what the compiler did. In: tensors and events. Out: records and text. Imported by nothing in the package.
+"""Inspecting what the compiler did. In: tensors and events. Out: records and text. Imported by nothing in the package.
 `explain(tensor)` shows every stage of one expression; the option DEBUG prints events as they happen (printer.py)."""
 
 from tilewright.debug.dump import dump

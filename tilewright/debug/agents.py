@@ -1,8 +1,8 @@
-"""What an agent can ask for. In: names, paths and commands, as text. Out: plain values. `tilewright mcp` offers these
+"""Tools for an agent. In: names, paths and commands, as text. Out: plain values. `tilewright mcp` offers these
 functions as tools of the Model Context Protocol; nothing here knows the protocol.
 
-A program is run in a process of its own, with limits of time and output: whatever it prints or breaks, the caller goes
-on. Investigations are those of `sessions.py`."""
+A program is run in a separate process, with limits of time and output: whatever it prints or breaks, the caller
+continues. Investigations are those of `sessions.py`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Values = dict[str, Any]
 DEFAULT_SECONDS = 120.0
 MAX_TEXT = 40_000
 PARTS = ("all", "expression", "opts", "program", "source", "assembly", "passes")
-# What a check leaves out: records that are long and of no use to whoever asks how far it is.
+# Texts in the answer of `check_investigation` are cut after this many characters.
 SHORT = 2_000
 
 

@@ -1,6 +1,6 @@
-"""A corpus of kernels. In: repro files, and the texts that were kept in them. Out: whether each still renders to the
-same text, and the difference where it does not; `update_text` keeps the text of today. So a refactor that must not
-change any kernel is tried on thousands of them without running one."""
+"""A corpus of kernels. In: repro files, and the texts that are stored in them. Out: whether each still renders to
+the same text, and the difference where it does not; `update_text` stores the present text. This checks a refactor that
+must not change any kernel on thousands of them, without running one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ MAX_DIFF_LINES = 60
 
 @dataclass(frozen=True)
 class TextChange:
-    """What became of the text of a repro: `status` is same, changed, or new where none was kept for this target."""
+    """The text of a repro against the stored one: `status` is same, changed, or new where none is stored for the
+    target."""
 
     status: str
     diff: str = ""
@@ -44,7 +45,7 @@ def repro_files(path: Path) -> Iterator[Path]:
 
 
 def text_key(device: str) -> str:
-    """What a text is kept under: another processor, or another compiler, has texts of its own."""
+    """The key of a stored text: it differs between devices, processors and compilers."""
     digest = hashlib.sha256(target_text(open_driver(device).target).encode()).hexdigest()[:16]
     return f"{device} {digest}"
 
@@ -62,7 +63,7 @@ def rendered_text(repro: Repro, device: str) -> str:
 
 
 def compare_text(repro: Repro, device: str) -> TextChange:
-    """The text of today against the one that was kept for the same target."""
+    """The present text against the one that is stored for the same target."""
     kept = repro.sources.get(text_key(device))
     if kept is None:
         return TextChange("new")
@@ -74,10 +75,10 @@ def compare_text(repro: Repro, device: str) -> TextChange:
 
 
 def update_text(path: Path, device: str) -> TextChange:
-    """Keeps the text of today in the file."""
+    """Stores the present text in the file."""
     repro = load_repro(str(path))
-    place = device or repro.device
-    before = compare_text(repro, place)
-    made = replace(repro, sources={**repro.sources, text_key(place): rendered_text(repro, place)})
+    device = device or repro.device
+    before = compare_text(repro, device)
+    made = replace(repro, sources={**repro.sources, text_key(device): rendered_text(repro, device)})
     path.write_text(write_repro(made), encoding="utf-8")
     return before

@@ -1,5 +1,5 @@
-"""Words for what the stages made. In: kernels, schedules, times, locations. Out: short text for a line or a table.
-The printer and `explain` say the same things about the same kernel because both say them with these functions."""
+"""Short descriptions of what the stages made. In: kernels, schedules, times, locations. Out: text for a line or a
+table. The printer and `explain` share these functions, so that they describe a kernel in the same words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tilewright.graph.records import Access, Item, KernelInfo, Opt, Schedule
 from tilewright.graph.text.arguments import axis_name
 from tilewright.graph.text.show import show_expression
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import size_of, view_kernel
+from tilewright.graph.walk import size_of
+from tilewright.kernel.axes import view_kernel
 
 # ---------------------------------------------------------------- numbers and locations
 
@@ -23,6 +24,10 @@ def show_seconds(seconds: float) -> str:
         if seconds * factor < 999.5:
             return f"{_three_digits(seconds * factor)} {unit}"
     return f"{_three_digits(seconds)} s"
+
+
+def show_nanoseconds(count: float) -> str:
+    return show_seconds(count / 1e9)
 
 
 def show_bytes(count: int) -> str:
@@ -36,7 +41,7 @@ def show_bytes(count: int) -> str:
 
 
 def giga_per_second(amount: int, seconds: float) -> str:
-    """How many thousand million a second, in three digits; `-` where the clock saw no time pass."""
+    """Thousand millions a second, in three digits; `-` where the measured time is 0."""
     return _three_digits(amount / seconds / 1e9) if seconds > 0 else "-"
 
 
@@ -64,7 +69,8 @@ def ordered_stages(stage_times: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def show_location(line: tuple[str, int] | None) -> str:
-    """The user's file and line: from the working folder where the file lies in it, else its folder and name alone."""
+    """The user's file and line: relative to the working folder if the file is below it, else its last folder and
+    name."""
     if line is None:
         return "(no line)"
     path, number = line

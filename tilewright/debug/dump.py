@@ -21,6 +21,7 @@ from tilewright.base.errors import RealizeError
 from tilewright.base.events import Event, subscribe
 from tilewright.debug.describe import show_location
 from tilewright.engine.compilation.verify import kernel_repro
+from tilewright.engine.execution.nonfinite import read_buffer
 from tilewright.engine.memory.parts import divide_outputs, held_buffer
 from tilewright.engine.planning.bind import BoundGraph
 from tilewright.graph.ops import Ops
@@ -37,7 +38,7 @@ def schedule_repro(
     line: str = "",
     values: Mapping[str, int] | None = None,
 ) -> Repro:
-    """The repro of a graph over PARAMs, with what the buffers behind them hold now. `values` are those of the variables
+    """The repro of a graph over PARAMs, with the present contents of their buffers. `values` are those of the variables
     in its sizes."""
     graph = UOp(Ops.SINK, dtypes.void, tuple(outputs))
     contents = {slot: buffer_bytes(buffer) for slot, buffer in enumerate(buffers)}
@@ -49,14 +50,8 @@ def schedule_repro(
 
 
 def buffer_bytes(buffer: Buffer) -> bytes:
-    """What a buffer holds; zeros where nothing was ever written there."""
-    if buffer.memory is None or not buffer.nbytes:
-        return bytes(buffer.nbytes)
-    data = bytearray(buffer.nbytes)
-    driver = open_driver(buffer.device)
-    driver.synchronize()
-    driver.copy_out(buffer.memory, 0, memoryview(data))
-    return bytes(data)
+    """The contents of a buffer; zeros where it has no memory yet."""
+    return bytes(buffer.nbytes) if buffer.memory is None else bytes(read_buffer(buffer).tobytes())
 
 
 def dump(path: str | Path, *tensors: Any) -> Path:
@@ -67,7 +62,7 @@ def dump(path: str | Path, *tensors: Any) -> Path:
         raise RealizeError("dump", message, "dump an expression before it is realised")
     bound = BoundGraph(wanted)
     outputs: Sequence[UOp] = bound.outputs
-    if bound.is_spread:
+    if bound.is_sharded:
         outputs = [node for division in divide_outputs(bound.outputs) for node in division.nodes]
     device = tensors[0].device if isinstance(tensors[0].device, str) else tensors[0].device[0]
     line = next((node.line for node in wanted if node.line is not None), None)

@@ -5,8 +5,9 @@ how long it took, and prints itself. Stands beside the flow: it calls the stages
 
     explain((x @ w + b).softmax()).print()
 
-What it compiles is kept in the caches, so a `realize` that follows only runs. A kernel that was compiled before shows
-the times of then; `with Context(CACHE=0):` leaves out the disk cache, so that the compiler's time is in the record."""
+What it compiles is kept in the caches, so a `realize` that follows only runs. A kernel that was compiled earlier shows
+the times of that compilation; `with Context(CACHE=0):` leaves out the disk cache, so that the compiler's time is in the
+record."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from tilewright.runtime.device import open_driver
 
 
 class Explanation(Stages):
-    """What became of an expression, to be read, printed or looked into."""
+    """The result of each stage for an expression, to be read or printed."""
 
     def print(self, console: Any = None, lines: int | None = None) -> None:
         """Print it in panels to a `rich` console (stdout where none is given), each text cut after `lines` lines."""

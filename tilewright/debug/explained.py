@@ -1,4 +1,4 @@
-"""What became of an expression, as records. In: what each stage made of it. Out: plain text. `explain.py` fills them,
+"""The stages of an expression, as records. In: the result of each stage. Out: plain text. `explain.py` fills them,
 `layout.py` prints them in panels."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tilewright.graph.records import Opt, Schedule
 
 @dataclass(frozen=True)
 class ExplainedKernel:
-    """What became of one kernel, in the order it happened."""
+    """The result of each stage for one kernel, in order."""
 
     name: str
     device: str
@@ -35,7 +35,7 @@ class ExplainedKernel:
 
 @dataclass(frozen=True)
 class Stages:
-    """What became of an expression."""
+    """The result of each stage for an expression."""
 
     graph: str  # the nodes of the tensors; `graph.show.parse` reads it back
     items: tuple[str, ...]  # the schedule, an item a line

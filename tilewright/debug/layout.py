@@ -19,14 +19,14 @@ from tilewright.debug.explained import ExplainedKernel, Stages
 
 # The colours of the terminal itself, so that both light and dark ones stay readable.
 THEME = "ansi_dark"
-# What stdout is taken to hold where it is not a terminal and says nothing of its width.
+# The width of stdout where it is not a terminal.
 PLAIN_WIDTH = 120
 
 
-def make_console() -> Console:
+def make_console(plain_width: int = PLAIN_WIDTH) -> Console:
     """A console on stdout; plain text of a fixed width where that is a file or a pipe."""
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
+    return console if console.is_terminal else Console(highlight=False, width=plain_width)
 
 
 def print_explanation(explanation: Stages, console: Console | None, lines: int | None) -> None:
@@ -123,7 +123,7 @@ def machine_code(assembly: str) -> str:
 
 
 def longest_block(source: str) -> str:
-    """The most lines that stand under one label, with the label: the body of the innermost loop of a tiled kernel."""
+    """The longest run of lines below one label, with the label: the body of the innermost loop of a tiled kernel."""
     lines = source.rstrip("\n").split("\n")
     starts = [0, *(number for number, line in enumerate(lines) if line.endswith(":")), len(lines)]
     first, last = max(pairwise(starts), key=lambda block: block[1] - block[0])

@@ -1,6 +1,6 @@
-"""What was investigated before. In: records of hypotheses and of whole sessions, as they are made. Out: files that a
-person reads (markdown) and a program reads (JSON), in a folder for each project; and the sessions that a new failure is
-like. A session's folder is all that it leaves: the command line, the page and the protocol read it."""
+"""Records of investigations on disk. In: hypotheses and whole sessions, as they are made. Out: files for people
+(markdown) and for programs (JSON), in a folder for each project; and the earlier sessions with the same failure. The
+command line and the protocol read a session from its folder."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ SESSION, SUMMARY, OBSERVATIONS, PROCESSES = "session.json", "summary.md", "obser
 Record = dict[str, Any]
 
 
-def project_folder(place: str = "") -> Path:
-    """The folder of the investigations of a project: the repository that a path lies in, else the path itself."""
-    here = Path(place or os.getcwd()).resolve()
+def project_folder(path: str = "") -> Path:
+    """The folder of the investigations of a project, which is the repository that a path is in, else the path
+    itself."""
+    here = Path(path or os.getcwd()).resolve()
     root = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
     digest = hashlib.sha256(str(root).encode()).hexdigest()[:8]
     return Path(state_folder()) / "investigations" / f"{root.name or 'root'}-{digest}"
@@ -63,7 +64,7 @@ class SessionStore:
         return found
 
     def write(self, record: Record) -> None:
-        """Whole or not at all: others read it meanwhile."""
+        """Replaces the file at once, because others read it meanwhile."""
         _write(self.folder / SESSION, json.dumps(record, indent=1))
 
     def update(self, **fields: Any) -> Record:
@@ -72,7 +73,7 @@ class SessionStore:
         return record
 
     def add_hypothesis(self, found: Record) -> None:
-        """A record of its own for each, in the order they were settled."""
+        """Adds a hypothesis to the record, and a file for it."""
         record = self.read()
         record["hypotheses"].append(found)
         self.write(record)
@@ -117,7 +118,7 @@ def hypothesis_markdown(found: Record) -> str:
     return "\n".join(lines)
 
 
-# ---------------------------------------------------------------- what is known
+# ---------------------------------------------------------------- earlier sessions
 
 
 def all_sessions(project: Path) -> Iterator[SessionStore]:
@@ -129,7 +130,8 @@ def all_sessions(project: Path) -> Iterator[SessionStore]:
 
 
 def signature_of(kind: str, text: str, ops: list[str]) -> str:
-    """What failures alike share: how it fails, without numbers and paths, and the operations of the failing graph."""
+    """The same for failures alike: made from the failure without numbers and paths, and the ops of the failing
+    graph."""
     plain = re.sub(r"0x[0-9a-f]+|\S*/\S*|[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?", "#", text.split("\n")[0])
     return hashlib.sha256("\n".join([kind, plain, *sorted(set(ops))]).encode()).hexdigest()[:16]
 

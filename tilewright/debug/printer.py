@@ -28,25 +28,25 @@ Fields = dict[str, Any]
 
 
 def paint(text: str, style: str) -> str:
-    """The text in a colour where stderr is a terminal, and nobody set NO_COLOR; else as it is."""
+    """The text in a colour where stderr is a terminal and NO_COLOR is not set; else as it is."""
     if not sys.stderr.isatty() or os.environ.get("NO_COLOR"):
         return text
     return f"\x1b[{_STYLES[style]}m{text}\x1b[0m"
 
 
 class Printer:
-    """What has been told so far. One for the process: threads share stderr and the caches it speaks of."""
+    """What has been printed so far. One for the process: its threads share stderr and the caches."""
 
     def __init__(self) -> None:
         self.caches: Counter[tuple[str, str]] = Counter()  # (cache, "hit" or "miss")
         self.devices: set[str] = set()
-        self.last_graph: object = None  # that a pass left
+        self.last_graph: object = None  # after the last pass
         self.lock = renewed_lock()
-        # Once the process was in a mode that prints, its end has something to sum up.
+        # The summary is printed at the end of a process that has printed events.
         atexit.register(self.print_summary)
 
     def print_event(self, event: Event) -> None:
-        """Print what the level of this thread asks for. Another thread's level may be the one that is listened for."""
+        """Prints an event if the level of this thread asks for it; events come also for the level of another thread."""
         level = options.DEBUG
         if level >= PRINTED[event.kind]:
             self.write(_HANDLERS[event.kind](self, event.kind, event.fields, level))
@@ -103,7 +103,7 @@ class Printer:
         return lines
 
     def on_pass_end(self, kind: str, fields: Fields, level: int) -> list[str]:
-        """The graph as a pass left it; one that left it as it was is only named."""
+        """The graph after a pass; a pass that did not change it is only named."""
         if options.SHOW_PASS not in ("", fields["name"]):
             return []
         is_same, self.last_graph = fields["graph"] == self.last_graph, fields["graph"]
@@ -156,7 +156,7 @@ class Printer:
     # ------------------------------------------------------------ the end
 
     def print_summary(self) -> None:
-        """What the process did in all, where its own DEBUG asks for it: a block's DEBUG is over by then."""
+        """The totals of the process, where its own DEBUG asks for them; that of a `Context` has ended by then."""
         lines = []
         if options.DEBUG >= 1:
             names = dict.fromkeys(cache for cache, _ in self.caches)
@@ -176,7 +176,7 @@ def section(title: str, text: str) -> list[str]:
 
 
 def work_line(what: str, name: str, device: str, fields: Fields, rest: str) -> str:
-    """Columns that line up: what, which, where, how long, how fast, and whose line."""
+    """Aligned columns: event, name, device, time, rates and the user's line."""
     seconds = fields["seconds"]
     columns = (
         paint(f"{what:8}", "bold"),

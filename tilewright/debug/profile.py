@@ -22,19 +22,19 @@ LIMITS = Limits(runs=1_000_000, levels=200_000)
 
 
 class Profiler:
-    """What the process has run so far. One for the process: its threads share the devices."""
+    """The runs of the process so far. One for the process: its threads share the devices."""
 
     def __init__(self) -> None:
         self._lock = renewed_lock()
         self._process = os.getpid()
-        # Settled now: a program may go elsewhere while it runs.
+        # Made absolute now: a program may change its working folder.
         self._path = Path(options.PROFILE_FILE or DEFAULT_FILE).absolute()
         self._recorder = TimelineRecorder(LIMITS)
 
     def note_event(self, event: Event) -> None:
         with self._lock:
             if not self._recorder.runs and not self._recorder.spans:
-                # The first event was there before this module was.
+                # The first event began before this module was loaded.
                 self._recorder.began = event.time_ns - _duration(event)
             self._recorder.note_event(event)
 
@@ -43,7 +43,7 @@ class Profiler:
             return self._recorder.timeline(" ".join(sys.argv))
 
     def write(self) -> None:
-        """Write the file, and say so. A child of a fork has the records of its parent and leaves them to it."""
+        """Writes the file, and says so on stderr. The child of a fork leaves the records of its parent to it."""
         if os.getpid() != self._process:
             return
         try:
@@ -57,7 +57,7 @@ class Profiler:
 
 
 def _duration(event: Event) -> int:
-    """Nanoseconds; stages count in those, and what ran in seconds."""
+    """In nanoseconds: stages have those, runs have seconds."""
     fields: dict[str, Any] = event.fields
     return int(fields["nanoseconds"]) if "nanoseconds" in fields else round(fields["seconds"] * 1e9)
 

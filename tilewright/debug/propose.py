@@ -1,6 +1,6 @@
 """Hypotheses that a language model proposes. In: a session, and the address of a server in OpenAI's form (`tilewright
-serve` is one). Out: each proposal with its verdict, in the record of the session. A proposal is options to set; it
-counts for nothing until the program, run with them in a process of its own, was right."""
+serve` is one). Out: each proposal with its verdict, in the record of the session. A proposal is a set of options; it
+counts only if the program, run with them in a separate process, is right."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tilewright.debug.memory import SessionStore
 
 MAX_PROPOSALS = 8
 MAX_ANSWER_BYTES = 1 << 20
-ANSWER_SECONDS = 600.0  # a model on a processor reads a few tens of tokens a second while others work beside it
+ANSWER_SECONDS = 600.0  # a model on a busy CPU reads a few tens of tokens a second
 MAX_TOKENS = 400
-# What says where files are, or how much is printed, explains no wrong result.
+# Options for paths and output: they cannot cause a wrong result.
 REFUSED = frozenset({"TILEWRIGHT_CACHE_DIR", "PROFILE", "PROFILE_FILE", "DEBUG", "SHOW_PASS", "CACHE_MEGABYTES"})
 _LIST = re.compile(r"\[.*\]", re.DOTALL)
 
@@ -53,7 +53,7 @@ def prompt_of(record: Mapping[str, Any]) -> str:
     tried = [
         f"- {found['question']} ({found.get('settings', '')}): {found['verdict']}" for found in record["hypotheses"]
     ]
-    # What has no part in a result explains no wrong one, and a short prompt fits a small model.
+    # Only options that affect results: a short prompt fits a small model.
     known = [
         f"- {name}: {option.doc}"
         for name, option in DECLARATIONS.items()
@@ -118,7 +118,7 @@ def parse_proposals(answer: str) -> list[Proposal]:
 
 
 def is_setting(name: object, value: object) -> bool:
-    """Whether an option of this name takes the value, and may be set by somebody who guesses."""
+    """Whether an option of this name takes the value, and a proposal may set it."""
     declared = DECLARATIONS.get(name) if isinstance(name, str) and name not in REFUSED else None
     if declared is None or isinstance(value, dict | list):
         return False

@@ -23,6 +23,7 @@ from tilewright.debug.sum_order import Array, steady_elements
 from tilewright.engine.compilation.compile import compile_with
 from tilewright.engine.compilation.difference import Difference, find_difference
 from tilewright.engine.compilation.verify import random_bytes, run_on_inputs, run_unoptimised
+from tilewright.engine.execution.nonfinite import read_buffer
 from tilewright.engine.execution.realize import realize
 from tilewright.engine.execution.run import Execution
 from tilewright.engine.execution.watchers import Run, run_watchers
@@ -67,8 +68,8 @@ class Outcome:
 
 
 def replay(repro: Repro, device: str = "", **settings: Any) -> Outcome:
-    """Runs it on a device, its own where none is named, with its options and these; nothing is read from the disk
-    cache, so that the compiler of today is what is tried."""
+    """Runs it on a device, by default its own, with its options and these. Nothing is read from the disk cache, so that
+    the present compiler is tested."""
     with Context(**{**repro.options, "CACHE": 0, "VERIFY": 0, **settings}):
         try:
             expected = expected_values(repro)
@@ -79,7 +80,7 @@ def replay(repro: Repro, device: str = "", **settings: Any) -> Outcome:
 
 
 def _compare(repro: Repro, found: Sequence[Array], expected: Sequence[Array]) -> Outcome:
-    """The first difference. Where there is one, elements that depend on the order of a sum are told from the others."""
+    """The first difference, except in elements that depend on the order of a sum."""
     masks: Sequence[Array | None] = [None] * len(expected)
     for number, (got, want) in enumerate(zip(found, expected, strict=True)):
         dtype = dtype_of(repro, number)
@@ -94,7 +95,8 @@ def _compare(repro: Repro, found: Sequence[Array], expected: Sequence[Array]) ->
 
 
 def steady_values(repro: Repro, expected: Sequence[Array]) -> list[Array]:
-    """For each output, the elements that do not depend on the order of a sum. Of a kernel that is not asked."""
+    """For each output, the elements that do not depend on the order of a sum. All elements of a kernel, for which this
+    is not computed."""
     if repro.kind == "kernel":
         return [np.ones(value.shape, np.bool_) for value in expected]
     kinds = [dtype_of(repro, number) for number in range(len(expected))]
@@ -115,7 +117,7 @@ def _array(given: Input, seed: int) -> Array:
 
 
 def expected_values(repro: Repro) -> list[Array]:
-    """What the definition says, for each output."""
+    """The value of each output by definition."""
     arrays = contents_of(repro)
     if repro.kind == "kernel":
         return _written(repro, run_unoptimised(repro.graph, _kernel_inputs(repro, arrays), repro.values))
@@ -129,14 +131,14 @@ def fixed_outputs(repro: Repro) -> tuple[UOp, ...]:
 
 
 def bindings_of(outputs: Sequence[UOp], arrays: Mapping[int, Array]) -> dict[UOp, Array]:
-    """What each PARAM of a graph of plain sizes is bound to: as many elements as it has, from memory that may be larger
-    where the size was symbolic."""
+    """The array for each PARAM of a graph with constant sizes: the first elements of memory that may be larger where
+    the size was symbolic."""
     params = (node for node in toposort(*outputs) if node.op is Ops.PARAM)
     return {node: arrays[node.arg.slot][: node.arg.size] for node in params if node.arg.slot in arrays}
 
 
 def computed_values(repro: Repro, device: str) -> list[Array]:
-    """What the device makes of it."""
+    """The value of each output on the device."""
     arrays = contents_of(repro)
     if repro.kind == "kernel":
         kernel, opts = stripped_kernel(repro, device)
@@ -153,8 +155,8 @@ def computed_values(repro: Repro, device: str) -> list[Array]:
 
 
 class UnwrittenGuard:
-    """Fills new outputs with bytes that are not a result (four of them are a NaN) before a run: what a kernel leaves
-    unwritten is seen every time, and not only where the memory held something else before."""
+    """Fills new outputs with bytes that are not a result (four of them are a NaN) before a run, so that elements that
+    no kernel writes always differ, whatever the memory held before."""
 
     BYTE = b"\xff"
 
@@ -164,12 +166,12 @@ class UnwrittenGuard:
                 open_driver(buffer.device).copy_in(buffer.ensure(), 0, memoryview(self.BYTE * buffer.nbytes))
 
     def check(self, execution: Execution) -> None:
-        """The results are compared by whoever asked for them."""
+        """Nothing to check: the caller compares the results."""
 
 
 def stripped_kernel(repro: Repro, device: str) -> tuple[UOp, tuple[Opt, ...] | None]:
-    """The kernel as it was scheduled, and the opts that it was compiled with; None for those that it states, and for
-    the heuristic's choice, as on a device of another kind, which may not have them."""
+    """The kernel as it was scheduled, and the opts that it was compiled with. None stands for the opts that it states,
+    or for the heuristic's choice, as on a device of another kind, which may not support the others."""
     info = repro.graph.arg if isinstance(repro.graph.arg, KernelInfo) else KernelInfo()
     kernel = repro.graph.replace(arg=replace(info, applied=()))
     is_listed = repro.has_opts and device.partition(":")[0] == repro.device.partition(":")[0]
@@ -198,7 +200,7 @@ def bound_outputs(repro: Repro, device: str, arrays: Mapping[int, Array]) -> lis
 
 
 def _moved(name: str, home: str, device: str) -> str:
-    """A device of the repro, or the like one of another kind: CPU:1 is OPENCL:1 where the repro's CPU is OPENCL."""
+    """The device that replaces one of the repro: CPU:1 becomes OPENCL:1 where its CPU becomes OPENCL."""
     if name == home:
         return device
     kind, _, number = name.partition(":")
@@ -218,12 +220,8 @@ def _with_memory(node: UOp, device: str) -> UOp:
 def _read(buffer: UOp, node: UOp) -> Array:
     if not math.prod(node.shape):
         return np.zeros(node.shape, numpy_dtype(node.dtype))
-    held = buffer_of(buffer)
-    data = bytearray(held.nbytes)
-    driver = open_driver(held.device)
-    driver.synchronize()
-    driver.copy_out(held.ensure(), 0, memoryview(data))
-    return np.frombuffer(bytes(data), numpy_dtype(node.dtype))[: math.prod(node.shape)].reshape(node.shape)
+    held: Array = read_buffer(buffer_of(buffer))
+    return held[: math.prod(node.shape)].reshape(node.shape)
 
 
 def _kernel_inputs(repro: Repro, arrays: Mapping[int, Array]) -> list[bytes]:

@@ -1,5 +1,5 @@
-"""Investigations as sessions. In: a command that fails. Out: a session that runs in a process of its own, and can be
-looked at, given an observation, waited for and cancelled from any process. `tilewright debug`, `tilewright sessions`
+"""Investigations as sessions. In: a command that fails. Out: a session that runs in a separate process, and can be
+inspected, given an observation, waited for and cancelled from any process. `tilewright debug`, `tilewright sessions`
 and the protocol's tools are these functions.
 
     session = sessions.start(["program.py"])
@@ -35,7 +35,7 @@ def start(
     command: Sequence[str], *, seconds: float = DEFAULT_SECONDS, jobs: int = DEFAULT_JOBS, folder: str = ""
 ) -> str:
     """Start an investigation of a repro file, a script with its arguments, or a test; its id comes back at once."""
-    make_target(command)  # a mistake is told here and now
+    make_target(command)  # raises for a mistake in the command
     store = SessionStore.create(Path(folder) if folder else project_folder(), {"command": list(command)})
     with open(store.folder / "log.txt", "wb") as log:
         process = subprocess.Popen(
@@ -47,12 +47,12 @@ def start(
         )
     store.update(pid=process.pid)
     _children[str(store.folder)] = process
-    # Its report may be read before it ends, and nobody asks for it afterwards: the thread takes its exit status.
+    # Takes its exit status when it ends, so that it does not stay a zombie.
     threading.Thread(target=process.wait, daemon=True).start()
     return str(store.folder)
 
 
-_children: dict[str, subprocess.Popen[bytes]] = {}  # those that this process started: they are waited for
+_children: dict[str, subprocess.Popen[bytes]] = {}  # by folder: the processes that this one started
 
 
 def find_session(session: str) -> SessionStore:
@@ -66,7 +66,7 @@ def find_session(session: str) -> SessionStore:
 
 
 def check(session: str) -> Record:
-    """What is known so far. A session whose process is gone without an end is `failed`."""
+    """The record so far. A session whose process has ended without a report is `failed`."""
     store = find_session(session)
     record = store.read()
     if record["status"] == "running":
@@ -117,7 +117,7 @@ def cancel(session: str) -> None:
 
 
 def show(session: str) -> str:
-    """The summary in markdown, as far as it goes."""
+    """The summary of the record so far, in markdown."""
     return summary(check(session))
 
 

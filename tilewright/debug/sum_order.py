@@ -1,6 +1,6 @@
-"""Sums whose order matters. In: values that the interpreter has given. Out: which of their elements are the same when
-the float sums behind them are taken in other orders, or in more bits. On the others no two devices need agree: large
-terms cancel, and what is left is rounding. A difference there is no bug of a step."""
+"""Sums whose order matters. In: values that the interpreter has computed. Out: which of their elements are the same
+when the float sums that they are made of are taken in other orders, or in more bits. In the others two devices need not
+agree: large terms cancel, and the rest is rounding error. A difference there is not a bug."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tilewright.engine.compilation.difference import differing, tolerance_of
 from tilewright.graph.interpreter.evaluate import cast_array, float_sum
 
 Array = np.ndarray[Any, Any]
-# What an interpreter says of a graph that it has no rule for.
+# Errors of the interpreter for a graph that it has no rule for.
 CANNOT = (TilewrightError, AssertionError, ValueError, IndexError, TypeError, KeyError, RecursionError)
-# Of what two results may differ in, so that an element near the limit is not checked.
+# The fraction of the tolerance that orders may differ by, so that an element near the tolerance is not compared.
 STEADY_SHARE = 0.25
 # Orders that sums are taken in: backwards, and at random with these seeds.
 SEEDS = (0, 1, 2, 3)
@@ -27,8 +27,8 @@ SEEDS = (0, 1, 2, 3)
 def steady_elements(
     expected: Sequence[Array], kinds: Sequence[DType], evaluate: Callable[[], Sequence[Any]]
 ) -> list[Array]:
-    """For each value, the elements that are the same in every order of the sums behind it. `evaluate` gives the values
-    again; where it cannot, all of them are taken to be."""
+    """For each value, the elements that are the same in every order of the sums behind it. `evaluate` computes the
+    values again; where it cannot, all elements count as the same."""
     steady = [np.ones(np.shape(value), np.bool_) for value in expected]
     for add_up in (_in_more_bits, _in_order(None), *map(_in_order, SEEDS)):
         try:

@@ -1,5 +1,5 @@
-"""Listening to kernels as they run. In: the block that runs them. Out: a record per kernel: how long, how much work.
-While anyone listens, kernels are run one by one to be timed, which costs some microseconds each."""
+"""Listening to kernels as they run. In: the code that runs them. Out: a record per run: its time and its work.
+While there is a listener, kernels are run one by one to be timed, which takes some microseconds each."""
 
 from __future__ import annotations
 

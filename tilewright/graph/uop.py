@@ -361,11 +361,11 @@ def const(dtype: DType, value: Scalar) -> UOp:
     return index_const(cast(int, value)) if dtype is dtypes.index else UOp(Ops.SIZE, dtype, (), value)
 
 
-def memory_of(place: UOp) -> UOp:
-    """The memory itself behind an INDEX, or behind a version of it that AFTER names."""
-    while place.op is Ops.INDEX or place.op is Ops.AFTER:
-        place = place.src[0]
-    return place
+def memory_of(address: UOp) -> UOp:
+    """The memory of an INDEX, or of a version of it (AFTER)."""
+    while address.op is Ops.INDEX or address.op is Ops.AFTER:
+        address = address.src[0]
+    return address
 
 
 def index_const(value: int) -> UOp:

@@ -127,6 +127,12 @@ def named_ranges(node: UOp) -> tuple[UOp, ...]:
     return node.src[1:] if node.op in (Ops.REDUCE, Ops.END, Ops.AFTER) else ()
 
 
+def size_of(axis: UOp) -> int:
+    """The number of iterations of an axis; the maximum where its size is an expression."""
+    size = axis.src[0]
+    return int(size.arg) if size.is_const else int(size.vmax)
+
+
 def exchange_axis(sink: UOp, axis: UOp, replacement: UOp) -> UOp:
     """The kernel with `axis` written as `replacement`, an expression of new axes; a reduction over `axis` becomes one
     over the new axes, and so is what is done in every iteration of `axis`."""

@@ -11,7 +11,8 @@ from tilewright.graph.kernels.threads import count_threads, local_bytes
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import ANY_TARGET, KernelView, is_counted, size_of, view_kernel
+from tilewright.graph.walk import size_of
+from tilewright.kernel.axes import ANY_TARGET, KernelView, is_counted, view_kernel
 from tilewright.kernel.transforms.registry import TRANSFORMS
 
 # Bytes of packed panels, where the target does not say how much memory it has for them.

@@ -12,6 +12,7 @@ from tilewright.graph.records import Opt
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, index_const, memory_of
 from tilewright.graph.walk import exchange_axis, toposort
+from tilewright.graph.walk import size_of as size_of
 
 _KIND_ORDER = {
     kind: position
@@ -40,11 +41,6 @@ ADDED_ID = 1 << 20
 def is_counted(axis: UOp) -> bool:
     """Whether the number of iterations is a constant."""
     return axis.src[0].is_const
-
-
-def size_of(axis: UOp) -> int:
-    """The number of iterations; an upper bound where it is computed."""
-    return int(axis.src[0].arg) if axis.src[0].is_const else int(axis.vmax) + 1
 
 
 def is_uniform(axis: UOp) -> bool:
@@ -95,7 +91,7 @@ class KernelView:
     index_nodes: tuple[UOp, ...]  # every INDEX, of buffers and of placeholders
     accesses: tuple[UOp, ...]  # the INDEX nodes of buffers: a placeholder is not memory traffic
     stores: tuple[UOp, ...]  # the accesses that are written
-    # The kernels that the heuristic made while it chose opts, by the kernel and the opt: they are not made again.
+    # The kernel after each opt that the heuristic tried, by (kernel, opt), so that it is not applied again.
     trail: dict[tuple[UOp, Opt], UOp] = field(default_factory=dict, compare=False)
 
     @property
@@ -105,6 +101,15 @@ class KernelView:
 
     def of_kind(self, *kinds: AxisType) -> list[UOp]:
         return [axis for axis in self.axes if axis.arg.kind in kinds]
+
+    def sized_by(self, axis: UOp) -> list[UOp]:
+        """The loops whose size depends on the axis."""
+        return [loop for loop in self.axes if axis in loop.src[0].ranges]
+
+    @property
+    def free_slot(self) -> int:
+        """The first slot after those of local memories."""
+        return max((node.arg.slot for node in self.nodes if node.op is Ops.DEFINE_LOCAL), default=-1) + 1
 
     @property
     def loads(self) -> list[UOp]:

@@ -1,4 +1,4 @@
-"""What a plan costs. In: a contraction, a tensor core and a target. Out: an estimate in clocks of the whole kernel,
+"""The cost of a plan. In: a contraction, a tensor core and a target. Out: an estimate in clocks of the whole kernel,
 made from facts of the target. `heuristics` chooses the plan with the least estimate."""
 
 from __future__ import annotations
@@ -7,11 +7,11 @@ from tilewright.base.target import Target, TensorCore
 from tilewright.kernel.analysis.contraction import Contraction, count
 from tilewright.kernel.transforms.tile_dot import TilePlan
 
-# Clocks to start a work-group, fill its stages and store its tile; and of a step's barrier where all threads meet.
+# Clocks to start a work-group, fill its stages and store its tile; clocks of a step's barrier of all threads.
 _START_CLOCKS = 2000.0
 _BARRIER_CLOCKS = 60.0
-# Clocks of a step's copies besides their bytes; and the part of the shorter of arithmetic and copies that the longer
-# one does not hide.
+# Clocks of a step's copies besides those of their bytes; and the fraction of the shorter of arithmetic and copies that
+# is not hidden by the longer one.
 _FETCH_CLOCKS = 100.0
 _EXPOSED = 0.1
 # Clocks of a core for an element that is copied on its own: its address, its mask, its load and store. Measured on an
@@ -20,9 +20,9 @@ _SINGLE_COPY_CLOCKS = 0.4
 
 
 def contraction_clocks(contraction: Contraction, core: TensorCore, target: Target, is_bulk: bool) -> float:
-    """Bound by arithmetic, of which the most loaded multiprocessor has that of a whole number of tiles, or by the bytes
-    of both operands' tiles. Those keep coming while a multiprocessor goes from tile to tile, and one that has ended
-    leaves its share of the bandwidth to others. Rows and columns past the end are not read."""
+    """The longer of arithmetic and copies, plus a fraction of the shorter. Arithmetic is that of the multiprocessor
+    with the most tiles. Copies are averaged over the multiprocessors: they continue from tile to tile, and a
+    multiprocessor without tiles leaves its bandwidth to the others. Rows and columns past the end are not read."""
     rows, columns = -(-contraction.rows // core.rows), -(-contraction.columns // core.columns)
     tiles = count(contraction.batch) * rows * columns
     arithmetic = 2 * core.rows * core.columns * core.depth / core.operations_per_clock
@@ -37,13 +37,13 @@ def contraction_clocks(contraction: Contraction, core: TensorCore, target: Targe
 
 
 def repeated_clocks(contraction: Contraction, core: TensorCore, target: Target) -> float:
-    """Without tiles the operand with more rows is read once for each of the other's, as a matrix times a vector is."""
+    """Without tiles: every product loads an element of one operand, as in a matrix times a vector."""
     products = count(contraction.batch) * contraction.rows * contraction.columns * contraction.length
     return products * core.operand.itemsize / (target.cores * target.core_bytes_per_clock) + _START_CLOCKS
 
 
 def single_copy_clocks(plan: TilePlan, target: Target) -> float:
-    """Elements that are staged one by one, of rows and columns that exist."""
+    """The elements that are copied one by one; rows and columns past the end are not."""
     contraction, core = plan.contraction, plan.core
     rows, columns = min(core.rows, contraction.rows), min(core.columns, contraction.columns)
     tiles = count(contraction.batch) * -(-contraction.rows // core.rows) * -(-contraction.columns // core.columns)

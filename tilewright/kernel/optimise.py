@@ -17,19 +17,10 @@ from tilewright.graph.passes import Pass, run_passes
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import exchange_axis
+from tilewright.graph.walk import exchange_axis, size_of
 from tilewright.kernel.analysis.dependence import check_cores
 from tilewright.kernel.apply import apply_opt, check_limits
-from tilewright.kernel.axes import (
-    is_counted,
-    is_uniform,
-    make_range,
-    padded_size,
-    quotient_of,
-    size_of,
-    split_axis,
-    view_kernel,
-)
+from tilewright.kernel.axes import is_counted, is_uniform, make_range, padded_size, quotient_of, split_axis, view_kernel
 from tilewright.kernel.heuristics.default import choose_with_reason
 from tilewright.kernel.heuristics.reasons import announce_opts
 from tilewright.kernel.prepare.accumulators import recognise_accumulators
@@ -37,7 +28,7 @@ from tilewright.kernel.prepare.loops import merge_loops, split_loops
 from tilewright.kernel.transforms.pad import apply_pad
 
 opt_quota = Quota()  # of OPT_LIMIT
-# Work-groups of a grid whose size is symbolic: those that a launch has no work for are begun and end at once.
+# Work-groups per core of a grid of symbolic size; those that a launch has no work for end at once.
 GROUPS_PER_CORE = 16
 
 
@@ -50,7 +41,7 @@ class Optimisation:
     info: KernelInfo
     found: tuple[Opt, ...] | None
     opts: tuple[Opt, ...]
-    # What the heuristic made when it tried an opt, by the kernel it was applied to.
+    # The kernel after each opt that the heuristic tried, by (kernel, opt).
     trail: dict[tuple[UOp, Opt], UOp] = field(default_factory=dict)
 
     @property
@@ -81,7 +72,7 @@ def recognise_sums(state: Optimisation) -> None:
 
 
 def choose_loops(state: Optimisation) -> None:
-    """Loops to choose opts for, and the opts; a kernel that states its opts states them for the loops it has."""
+    """Merges and splits loops, then chooses opts. The opts that a kernel states are for the loops it has."""
     if state.info.opts_to_apply is not None or options.NOOPT:
         if "decision" in listeners:
             reason = "NOOPT=1" if state.info.opts_to_apply is None else "the kernel states its opts"
@@ -94,7 +85,7 @@ def choose_loops(state: Optimisation) -> None:
         state.opts = tuple(itertools.takewhile(lambda _: opt_quota.take(options.OPT_LIMIT), state.opts))
     if "decision" in listeners:
         announce_opts(view, state.opts, reason)
-    # The heuristic applies what it chooses, legal opts alone; where graphs are verified that is not believed.
+    # The heuristic has checked and applied the opts it chose; with VERIFY_GRAPH that is done again.
     state.trail = {} if options.VERIFY_GRAPH else view.trail
 
 
@@ -110,7 +101,7 @@ def apply_opts(state: Optimisation) -> None:
 
 
 def merge_staged_loops(state: Optimisation) -> None:
-    """A copy lies as the kernel reads it: loops at a stride in a buffer may walk its copy as one."""
+    """Loops that are strided in a buffer may be contiguous in its staged copy, and are then one loop."""
     if any(opt.op is OptOps.STAGE for opt in state.opts):
         state.sink = merge_loops(state.sink)
 
@@ -171,8 +162,8 @@ def to_launch_axes(sink: UOp, target: Target) -> UOp:
 
 
 def to_symbolic_grid(sink: UOp, axis: UOp, most: int) -> UOp:
-    """The kernel with a loop of symbolic size as an axis of the grid. A grid is as large as the greatest size asks for,
-    so it has `most` work-groups along the axis, and each has further iterations where the size is larger.
+    """The kernel with a loop of symbolic size as an axis of the grid. The grid has `most` work-groups along the
+    axis for every size; where the size is larger, each work-group has further iterations.
 
     before: for i in n: out[i] = ...
     after:  for block in n: out[block] = ...                                      where n never exceeds `most`

@@ -17,14 +17,15 @@ from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import size_of
 from tilewright.kernel.apply import apply_opt, candidate_opts
-from tilewright.kernel.axes import size_of, view_kernel
+from tilewright.kernel.axes import view_kernel
 from tilewright.kernel.heuristics.default import choose_opts
 from tilewright.kernel.optimise import prepare_kernel
 
 Opts = tuple[Opt, ...]
 
-# The search is over when a round takes more than this fraction of the time of the one before.
+# The search ends when the best time of a round is more than this fraction of the best time before it.
 MAX_TIME_RATIO = 0.99
 # Elements of a tile per vector register: a larger tile spills, and compiles slowly.
 TILE_PER_REGISTER = 8

@@ -1,5 +1,5 @@
-"""Attention with a cache. In: hidden states (batch, time, features), where the tokens stand, the keys and values of
-earlier ones. Out: what each token takes from those it may see. Heads may share keys; a layer may be local."""
+"""Attention with a cache. In: hidden states (batch, time, features), the positions of the tokens, the keys and values
+of earlier ones. Out: the attention of each token to those it may see. Heads may share keys; a layer may be local."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tilewright.llm.weights import Weights
 from tilewright.tensor.tensor import Tensor
 
 
-class Place:
-    """Where the tokens of a call stand, for all layers: their rotation, and which keys each of them may see."""
+class AttentionContext:
+    """The positions of the tokens of a call, and the cache: gives each layer the rotation and the mask of its keys."""
 
     def __init__(
         self, config: Config, rotaries: list[Rotary], x: Tensor, cache: Cache | None, position: Position
@@ -29,12 +29,12 @@ class Place:
         return self.rotations[self.config.rope_of(layer)]
 
     def shared(self) -> list[Tensor]:
-        """What all layers read."""
+        """The tensors that all layers read."""
         return [table for rotation in self.rotations.values() for table in (rotation.cosines, rotation.sines)]
 
     def mask(self, layer: int, keys: Tensor) -> Tensor | None:
-        """True where a query may see a key: (time, keys), or (batch, 1, time, keys). None where all are seen, or where
-        being causal is all there is to it."""
+        """True where a query may see a key: (time, keys), or (batch, 1, time, keys). None where all are seen, or
+        where the mask is only causal (`is_causal`)."""
         is_local = self.config.is_local_layer(layer)
         has_rows = isinstance(self.position, Tensor)
         if not is_local and not has_rows and (self.time == 1 or self.is_causal(layer)):
@@ -73,29 +73,29 @@ class Attention:
 
     @staticmethod
     def cached(config: Config) -> tuple[tuple[int, int], ...]:
-        """Heads and features of what the cache holds for a layer."""
+        """Heads and features of the tensors that the cache has for a layer."""
         return ((config.kv_head_count, config.head_size),) * 2
 
-    def __call__(self, x: Tensor, place: Place) -> Tensor:
+    def __call__(self, x: Tensor, ctx: AttentionContext) -> Tensor:
         config = self.config
         queries, keys, values = (split_heads(part(x), config.head_size) for part in (self.q, self.k, self.v))
         if self.q_norm is not None and self.k_norm is not None:
             queries, keys = self.q_norm(queries), self.k_norm(keys)
-        rotate = place.rotation(self.layer)
+        rotate = ctx.rotation(self.layer)
         queries, keys = rotate(queries), rotate(keys)
-        if place.cache is not None:
-            keys, values = place.cache.store(self.layer, (keys, values), place.position)
+        if ctx.cache is not None:
+            keys, values = ctx.cache.store(self.layer, (keys, values), ctx.position)
             keys, values = keys.cast(x.dtype), values.cast(x.dtype)
-        mixed = attend(queries, keys, values, place, self.layer, config.attention_scale)
+        mixed = attend(queries, keys, values, ctx, self.layer, config.attention_scale)
         return self.o(mixed.transpose(1, 2).flatten(2))
 
 
-def attend(queries: Tensor, keys: Tensor, values: Tensor, place: Place, layer: int, scale: float) -> Tensor:
+def attend(queries: Tensor, keys: Tensor, values: Tensor, ctx: AttentionContext, layer: int, scale: float) -> Tensor:
     """Softmax attention of (batch, heads, time, features), scaled by 1 / sqrt(features) where `scale` is 0."""
     if scale:
         queries = queries * (scale * math.sqrt(queries.shape[-1]))
     return queries.scaled_dot_product_attention(
-        keys, values, place.mask(layer, keys), is_causal=place.is_causal(layer), enable_gqa=True
+        keys, values, ctx.mask(layer, keys), is_causal=ctx.is_causal(layer), enable_gqa=True
     )
 
 

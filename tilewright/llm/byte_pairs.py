@@ -41,8 +41,8 @@ _DEEPSEEK = (
 
 
 class PreTokenizer(NamedTuple):
-    """Expressions that cut one after the other; whether a word that is a token is taken without merging; whether files
-    that do not say it want the token of the beginning."""
+    """Expressions that cut a text one after the other; whether a word that is a token is taken without merging; whether
+    a text begins with `bos` where the file does not say."""
 
     expressions: tuple[str, ...]
     takes_whole_words: bool = False
@@ -112,7 +112,7 @@ def _byte_of_character() -> dict[str, int]:
 
 
 def bytes_of_piece(piece: str) -> bytes:
-    """The bytes that a piece stands for. A character that stands for none, of a token added later, is itself."""
+    """The bytes that a piece stands for. A character that stands for no byte, in a token added later, is itself."""
     table = _byte_of_character()
     found = bytearray()
     for character in piece:

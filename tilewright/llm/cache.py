@@ -1,6 +1,6 @@
-"""The keys and values of earlier tokens. In: keys and values of new tokens and where they stand. Out: all that may be
-attended to. Memory is taken once; new tokens are written into it in place, at a slice for one position of the whole
-batch, by a kernel where every row of the batch has a position of its own."""
+"""The keys and values of earlier tokens. In: keys and values of new tokens and their positions. Out: those of all
+tokens that may be attended to. Memory is allocated once; new tokens are written into it in place: at a slice for one
+position of the whole batch, by a kernel where every row of the batch has its own position."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Cache:
         *,
         clear: bool = True,
     ) -> None:
-        """`clear=False` leaves memory as it comes, for calls that attend to written tokens alone: what was never
-        written then takes no pages of the system."""
+        """`clear=False` leaves memory uninitialised, for calls that attend only to written tokens: pages that are never
+        written are then not allocated by the system."""
         if batch < 1 or length < 1:
             raise ShapeError("make_cache", f"the cache has {batch} rows of {length} tokens", "give positive numbers")
         self.batch = batch
@@ -46,8 +46,8 @@ class Cache:
         return sum(tensor.nbytes() for layer in self.layers for tensor in layer)
 
     def store(self, layer: int, new: tuple[Tensor, ...], position: Position) -> list[Tensor]:
-        """Writes new tokens (batch, heads, time, features) from `position` on; all tokens up to and with them, or the
-        whole memory where rows have positions of their own."""
+        """Writes new tokens (batch, heads, time, features) from `position` on. Returns the tokens up to the last of
+        them, or all memory where each row has its own position."""
         held = self.layers[layer]
         for memory, value in zip(held, new, strict=True):
             self._write(memory, value.cast(memory.dtype), position)
@@ -59,15 +59,15 @@ class Cache:
     def _write(self, memory: Tensor, value: Tensor, position: Position) -> None:
         if isinstance(position, Tensor):
             placed = value if isinstance(memory.device, str) else value.shard_like(memory)
-            memory.assign(Tensor.custom_kernel(memory, placed, position, fxn=_store_rows)[0])
+            memory.assign(Tensor.custom_kernel(memory, placed, position, fxn=store_rows)[0])
         else:
             memory[:, :, position : position + value.shape[2]] = value
 
 
 def _memory(shape: tuple[int, ...], dtype: DType, device: Devices | None, clear: bool) -> Tensor:
-    """Memory of its own. Where a call reads more than was written, it is cleared: a weight of 0 times a value that was
-    never written must be 0. On several devices it is divided by heads, as keys and values are, where they have as many
-    each."""
+    """Memory for keys or values. Where a call reads more than was written, it is cleared: a weight of 0 times a value
+    that was never written must be 0. On several devices it is divided by heads, as keys and values are, where their
+    number is a multiple of that of devices."""
     if device is None or isinstance(device, str):
         memory = Tensor.empty(*shape, dtype=dtype, device=device)
     else:
@@ -75,8 +75,9 @@ def _memory(shape: tuple[int, ...], dtype: DType, device: Devices | None, clear:
     return memory.assign(0.0) if clear else memory
 
 
-def _store_rows(memory: UOp, value: UOp, position: UOp) -> UOp:
+def store_rows(memory: UOp, value: UOp, position: UOp, first: int = 0) -> UOp:
+    """A kernel that writes the tokens of each row at the row's own position, in the rows of memory from `first` on."""
     row, head, time, feature = (UOp.range(size, number) for number, size in enumerate(value.shape))
-    target = memory[row, head, position[row] + time, feature]
+    target = memory[row + first, head, position[row] + time, feature]
     written = target.set(value[row, head, time, feature], end=(row, head, time, feature))
     return written.sink(arg=KernelInfo("store_rows"))

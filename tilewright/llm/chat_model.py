@@ -1,5 +1,5 @@
-"""A model that is ready to talk. In: what a user calls a model, and where it should run. Out: the network, its
-tokenizer, its chat template and a generator, together. Chat, `generate` and the server all begin here."""
+"""A model ready for conversations. In: the name of a model, and a device. Out: the network, its tokenizer, its chat
+template and a generator, together. Chat, `generate` and the server all begin here."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ChatModel:
         self.generator = generator
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text to continue. What spells a control token stays text."""
+        """The tokens of a text to continue. The spelling of a control token stays text."""
         found = self.tokenizer.encode(text, begin=True)
         if not found and self.tokenizer.bos is not None:
             return [self.tokenizer.bos]
@@ -45,8 +45,8 @@ class ChatModel:
         return need_template(self.template, self.name).encode(self.tokenizer, messages, tools=tools)
 
     def stream(self, request: Request, stop: Iterable[str] = (), continues: bool = False) -> Iterator[str]:
-        """The text of a request, piece by piece, while it is generated. A stop string ends the request. Whoever closes
-        the iterator, or cancels the request, ends it too."""
+        """The text of a request, piece by piece, while it is generated. A stop string ends the request, and so does
+        closing the iterator or cancelling the request."""
         writer = TokenStream(self.tokenizer, stop, continues)
         shown = 0
         try:
@@ -84,8 +84,8 @@ def open_model(
     slots: int = 1,
     progress: bool = True,
 ) -> ChatModel:
-    """A model by its name, `hf:owner/repository/file` or path; fetched where it is not here yet. `shard` spreads its
-    weights over that many devices."""
+    """A model by its name, `hf:owner/repository/file` or path; fetched where it is not here yet. `shard` divides its
+    weights among that many devices."""
     loaded = load_model(find_model(name, progress), device)
     model = shard_model(loaded.model, device_names(loaded.model.device, shard))
     tokenizer = load_tokenizer(_tokenizer_source(loaded))
@@ -96,7 +96,7 @@ def open_model(
 
 
 def _tokenizer_source(loaded: LoadedModel) -> dict[str, Any] | Path:
-    """What the tokenizer and the template are in. A model of llama2.c has its vocabulary in a file beside it."""
+    """The facts or the path with the tokenizer and the template. A model of llama2.c has them in a file beside it."""
     if loaded.tokenizer_source == "gguf":
         return loaded.facts
     if loaded.tokenizer_source:

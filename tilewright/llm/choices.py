@@ -16,7 +16,7 @@ from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver
 from tilewright.tensor.tensor import Tensor
 
-# Each thread reads the whole row: longer ones are sorted.
+# Each thread reads the whole row: longer rows are sorted instead.
 MAX_ROW = 256
 
 
@@ -69,7 +69,7 @@ def _key(value: UOp) -> UOp:
 
 
 def _gradient(slopes: list[Tensor], indices: Tensor, *given: Tensor) -> tuple[Tensor | None, ...]:
-    """That of the numbers: each goes back to where it was taken from."""
+    """The gradient of the numbers: each slope goes to the element that was taken."""
     numbers = given[-1]
     columns = Tensor.arange(numbers.shape[1], dtype=dtypes.int32, device=numbers.device)
     is_taken = indices.unsqueeze(-1) == columns

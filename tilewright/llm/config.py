@@ -1,5 +1,5 @@
-"""What a language model is made of, in numbers. In: what a file says of its model. Out: one record that the network is
-built from. Families differ in these values and in nothing else; `check` refuses values that no network can have."""
+"""The configuration of a language model. In: the numbers that a file states. Out: one record that the network is built
+from. Families differ in these values only; `check` refuses values that no network can have."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 
 from tilewright.base.errors import ConfigError
 
-# Above these a number is damage, not a model: sizes, and what a file may ask to be repeated.
+# Larger numbers mean a damaged file: limits of sizes, and of what a file may ask to be repeated.
 MAX_SIZE = 1 << 24
 MAX_LAYERS = 1 << 12
 MAX_HEAD_SIZE = 1 << 14
@@ -17,7 +17,7 @@ MAX_ROPE_BASE = 1e15
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary position embedding of the first `size` features of a head. Feature i turns with the one behind it
+    """Rotary position embedding of the first `size` features of a head. Feature i is rotated with the next one
     (`interleaved`), or with the one size / 2 further. `factors` divide the frequencies, one each, for contexts
     longer than the model was trained on; `magnitude` scales the result (YaRN)."""
 

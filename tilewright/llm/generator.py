@@ -2,7 +2,7 @@
 network and below chat and server, which both call `step` until what they wait for is finished.
 
 A request has a slot, a row of the cache. A new one takes the slot that holds the longest beginning of its prompt, and
-computes what is behind it: the next message of a conversation costs its own tokens alone. A step is one piece of one
+computes the rest: the next message of a conversation costs only its own tokens. A step is one piece of one
 prompt, or one token of every running request; the two take turns, so a long prompt does not stop the others.
 
 Tokens of a request depend on its prompt, its sampling and the model, not on what else runs: random numbers are its own.
@@ -50,7 +50,7 @@ class Request:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of the tokens behind the first one; 0 where there are too few to tell."""
+        """Of the tokens after the first one; 0 where there are too few to tell."""
         seconds = (self.finished_at or time.monotonic()) - self.first_token_at
         return (len(self.tokens) - 1) / seconds if len(self.tokens) > 1 and seconds > 0 else 0.0
 
@@ -101,9 +101,9 @@ class Generator:
         chunk: int = 128,
         end_tokens: Iterable[int] | None = None,
     ) -> None:
-        """`context` is the most tokens of a prompt and its answer; what the model was trained for, and 4096 at most,
-        where it is not said. `chunk` is the most tokens of a prompt in one step. `end_tokens` end an answer; those
-        of the model's file where they are not given."""
+        """`context` is the maximum of tokens of a prompt and its answer; by default what the model was trained for, at
+        most 4096. `chunk` is the maximum of tokens of a prompt in one step. `end_tokens` end an answer; by default
+        those of the model's file."""
         from tilewright.llm.slots import Slots
 
         trained = model.config.context_length
@@ -131,7 +131,7 @@ class Generator:
     # ---------------------------------------------------------------- requests
 
     def submit(self, tokens: Sequence[int], sampling: Sampling | None = None, limit: int | None = None) -> Request:
-        """A request for at most `limit` tokens behind these; up to the end of the context without a limit."""
+        """A request for at most `limit` tokens after these; without a limit up to the end of the context."""
         self._check_prompt(tokens)
         if limit is not None and (not isinstance(limit, int) or limit < 1):
             raise ConfigError("submit", f"the limit is {limit!r}", "give a whole number of at least 1")
@@ -167,7 +167,7 @@ class Generator:
         try:
             self._take_piece(chosen[0]) if self._was_prompt else self._take_token(chosen)
         except BaseException:
-            # What the cache holds behind the tokens that are counted does not matter.
+            # Contents of the cache after the counted tokens do not matter.
             for slot in chosen:
                 if slot.request:
                     slot.request.finish("error")
@@ -216,7 +216,7 @@ class Generator:
 
     def _take_token(self, running: list[_Slot]) -> None:
         """One token of every running request. Where there are several, all rows up to the last of them run: what a row
-        without a running request computes is written behind the tokens it holds, and nobody reads it."""
+        without a running request computes is written after the tokens it holds, and is not read."""
         if len(running) == 1:
             (slot,) = running
             rows = {slot.row: 0}
@@ -260,7 +260,7 @@ class Generator:
 
 
 def _preference(slot: _Slot, request: Request) -> tuple[int, bool, int, int]:
-    """The longest beginning in common; then a slot that holds nothing, the one unused longest, the first."""
+    """Prefers the longest common beginning, then a slot that holds nothing, the one unused longest, the first."""
     return _common(slot.held, request.prompt), not slot.held, -slot.used_at, -slot.row
 
 

@@ -1,13 +1,13 @@
 """Latent attention. In: hidden states. Out: as attention. A token's keys and values of all heads are products of one
-latent vector, so the cache holds that vector and the shared rotated key: what multiplies the latents is moved to the
-queries and to the result.
+latent vector, so the cache holds that vector and the shared rotated key: the matrices that multiply latents are
+applied to the queries and to the result instead.
 
     score = q . (K latent) = (q K) . latent          result = sum of weight * (V latent) = V (sum of weight * latent)"""
 
 from __future__ import annotations
 
 from tilewright.base.dtype import DType
-from tilewright.llm.attention import Place, attend, split_heads
+from tilewright.llm.attention import AttentionContext, attend, split_heads
 from tilewright.llm.config import Config, Latent
 from tilewright.llm.layers import Linear, Norm, Weight, linear_of
 from tilewright.llm.quantised.weight import QuantisedWeight
@@ -41,24 +41,24 @@ class LatentAttention:
 
     @staticmethod
     def cached(config: Config) -> tuple[tuple[int, int], ...]:
-        """One tensor a layer: the latent vector and the rotated key behind it."""
+        """One tensor a layer: the latent vector followed by the rotated key."""
         assert config.latent is not None
         return ((1, config.latent.kv_rank + config.latent.rope_size),)
 
-    def __call__(self, x: Tensor, place: Place) -> Tensor:
+    def __call__(self, x: Tensor, ctx: AttentionContext) -> Tensor:
         latent = self.latent
         narrow = x if self.q_down is None or self.q_norm is None else self.q_norm(self.q_down(x))
         queries = split_heads(self.q(narrow), latent.plain_size + latent.rope_size)
-        rotate = place.rotation(self.layer)
+        rotate = ctx.rotation(self.layer)
         plain = queries[..., : latent.plain_size] @ self.key_up.numbers(x.dtype)
         queries = plain.cat(rotate(queries[..., latent.plain_size :]), dim=-1)
         made = self.kv_down(x).unsqueeze(1)
         keys = self.kv_norm(made[..., : latent.kv_rank]).cat(rotate(made[..., latent.kv_rank :]), dim=-1)
-        if place.cache is not None:
-            (held,) = place.cache.store(self.layer, (keys,), place.position)
+        if ctx.cache is not None:
+            (held,) = ctx.cache.store(self.layer, (keys,), ctx.position)
             keys = held.cast(x.dtype)
         scale = self.config.attention_scale or (latent.plain_size + latent.rope_size) ** -0.5
-        mixed = attend(queries, keys, keys[..., : latent.kv_rank], place, self.layer, scale)
+        mixed = attend(queries, keys, keys[..., : latent.kv_rank], ctx, self.layer, scale)
         values = mixed @ self.value_up.numbers(x.dtype).transpose(-2, -1)
         return self.o(values.transpose(1, 2).flatten(2))
 

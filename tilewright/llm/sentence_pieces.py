@@ -2,15 +2,15 @@
 with their scores. Out: a function from text to tokens. Of all neighbours whose concatenation is a piece, those with the
 highest score are merged first, the leftmost of equals; a character that is not a piece becomes its bytes.
 
-The library `tokenizers` wants a list of merges, which these files do not have. To find the 500 thousand merges of Gemma
-takes seconds and 300 MB at every start, and orders the splits of one piece, which SentencePiece does not."""
+The library `tokenizers` needs a list of merges, which these files do not have. Finding the 500,000 merges of Gemma
+would take seconds and 300 MB at every start, and would order the splits of one piece, which SentencePiece does not."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 
-SPACE = "▁"  # what stands for a space in the pieces
+SPACE = "▁"  # stands for a space in the pieces
 
 Encode = Callable[[str], list[int]]
 
@@ -18,7 +18,7 @@ Encode = Callable[[str], list[int]]
 def sentence_piece_encoder(
     pieces: Mapping[str, int], scores: Sequence[float], bytes_at: Mapping[int, int], unknown: int | None
 ) -> Encode:
-    """`bytes_at` has the token of each byte; what has no token at all becomes `unknown`, or nothing without one."""
+    """`bytes_at` has the token of each byte; a byte without a token becomes `unknown`, or nothing if that is None."""
 
     def encode(text: str) -> list[int]:
         found: list[int] = []

@@ -28,8 +28,8 @@ def device_names(device: Devices, count: int) -> tuple[str, ...]:
 
 def shard_model(model: Transformer, devices: Sequence[str]) -> Transformer:
     """Divides the weights of a model, which then takes tokens and positions that each device has a copy of
-    (`Tensor.shard(devices)`). Caches are made where the model is. The embedding stays on the first device, for single
-    rows of it are read."""
+    (`Tensor.shard(devices)`). Caches are made on the same devices. The embedding stays on the first device, because
+    only single rows of it are read."""
     names = tuple(devices)
     if len(names) < 2:
         return model
@@ -45,7 +45,7 @@ def shard_model(model: Transformer, devices: Sequence[str]) -> Transformer:
 
 
 def _shard_parts(part: object, devices: tuple[str, ...]) -> None:
-    """Moves what a part of a layer holds, and the parts it is made of."""
+    """Shards the tensors of a part of a layer, and its inner parts."""
     if isinstance(part, Norm):
         part.weight = part.weight.shard(devices)
     elif isinstance(part, Linear):
@@ -64,7 +64,7 @@ def _shard_parts(part: object, devices: tuple[str, ...]) -> None:
 
 
 def _divided(weight: Weight, devices: tuple[str, ...], axis: int | None) -> Weight:
-    """A weight whose rows lie on several devices; copies where there are fewer rows than devices."""
+    """A weight with its rows divided among devices; copied to each where there are fewer rows than devices."""
     if axis is not None and weight.shape[axis] < len(devices):
         axis = None
     if isinstance(weight, QuantisedWeight):

@@ -1,12 +1,12 @@
-"""Calls of the network for requests that share one cache. In: the tokens of some rows and where they stand. Out: the
+"""Calls of the network for requests that share one cache. In: the tokens of some rows and their positions. Out: the
 `Scores` of each row: its most probable token, and its logits for a sampler that asks for them. Stands between the
-generator, which thinks in requests, and the network, which thinks in tensors.
+generator, which handles requests, and the network, which handles tensors.
 
 Each request has a row of the cache, its slot. One row runs with its index and its position as symbolic integers of a
-jitted function: it attends to exactly the tokens it has. Several rows run together, each with a position of its own,
+jitted function: it attends to exactly the tokens it has. Several rows run together, each with its own position,
 and attend to as many tokens as the longest of them has, with a mask. On devices without symbolic sizes a call attends
-to the whole cache, which begins small and doubles. Recorded calls are replayed for any position: nothing is compiled
-for a token."""
+to the whole cache, which begins small and doubles. Recorded calls are replayed for any position: no token compiles
+anything."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from tilewright.base.config import Context, options
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import TilewrightError
 from tilewright.engine.jit.jit import jit
-from tilewright.graph.records import KernelInfo
-from tilewright.graph.uop import UOp
-from tilewright.llm.cache import Cache, Position
+from tilewright.llm.cache import Cache, Position, store_rows
 from tilewright.llm.model import Transformer
 from tilewright.tensor.tensor import Tensor
 
@@ -47,9 +45,9 @@ def piece_size(count: int, largest: int) -> int:
 
 
 class Scores:
-    """What a call says of the next token of each row. The most probable token and its logit are found where the model
-    is; all logits of a row, `scores[row]`, are copied from there when a sampler first asks: a greedy choice copies a
-    few bytes and needs no NumPy."""
+    """The logits of the next token of each row. The most probable token and its logit are found on the device; all
+    logits of a row, `scores[row]`, are copied when a sampler first asks: a greedy choice copies a few bytes and needs
+    no NumPy."""
 
     def __init__(self, logits: Tensor, tokens: Tensor, highest: Tensor) -> None:
         self._logits = logits
@@ -69,8 +67,8 @@ class Scores:
 
 
 class CacheRows(Cache):
-    """Some rows of a cache as a cache of their own: `count` from `first` on. Where rows have positions of their own,
-    `used` tokens of each are attended to."""
+    """A view of `count` rows of a cache, from `first` on. Where each row has its own position, `used` tokens of each
+    are attended to."""
 
     def __init__(self, cache: Cache, first: Any, count: int, used: Any = None) -> None:
         self.batch = count
@@ -83,7 +81,7 @@ class CacheRows(Cache):
     def store(self, layer: int, new: tuple[Tensor, ...], position: Position) -> list[Tensor]:
         held = self.layers[layer]
         if isinstance(position, Tensor):
-            write = functools.partial(_store_rows, first=self._first)
+            write = functools.partial(store_rows, first=self._first)
             for memory, value in zip(held, new, strict=True):
                 placed = value.cast(memory.dtype)
                 if not isinstance(memory.device, str):
@@ -94,13 +92,6 @@ class CacheRows(Cache):
         for memory, value in zip(held, new, strict=True):
             memory[self._rows, :, position:end] = value.cast(memory.dtype)
         return [memory[self._rows, :, :end] for memory in held]
-
-
-def _store_rows(memory: UOp, value: UOp, position: UOp, first: int) -> UOp:
-    row, head, time, feature = (UOp.range(size, number) for number, size in enumerate(value.shape))
-    target = memory[row + first, head, position[row] + time, feature]
-    written = target.set(value[row, head, time, feature], end=(row, head, time, feature))
-    return written.sink(arg=KernelInfo("store_rows"))
 
 
 class Slots:
@@ -120,21 +111,21 @@ class Slots:
         return self._cache.nbytes()
 
     def run_one(self, row: int, tokens: Sequence[int], position: int) -> Scores:
-        """The scores behind the last of the tokens of one row, the first of which stands at `position`."""
+        """The scores after the last of the tokens of one row, the first of which is at `position`."""
         count = len(tokens)
         size = count if count == 1 else piece_size(count, PIECES[-1])
         self._reserve(position + size)
         given = self._whole([[*tokens, *(0,) * (size - count)]])
         last = self._whole([count - 1])
         at = position if self.is_symbolic else self._whole([position])
-        # Short prompts and ends of prompts have activations of two terms, which takes little: what a model makes of the
-        # question decides its answer, and 8 bits of activations flip close decisions.
+        # Short prompts and ends of prompts have activations of two terms, at little cost: the answer depends on them,
+        # and 8 bits of activations can flip close decisions.
         exact = {"QUANTISED_ACTIVATIONS": 2} if 1 < size < PIECES[-1] and options.QUANTISED_ACTIVATIONS == 1 else {}
         with Context(**exact):
             return Scores(*self._call(1, size)(self.model, self._cache, given, last, row, at))
 
     def run_many(self, tokens: Sequence[int], positions: Sequence[int]) -> Scores:
-        """The scores behind one token of each of the first rows, which stands at the row's position."""
+        """The scores after one token of each of the first rows, at the row's position."""
         used = max(positions) + 1
         self._reserve(used)
         call = self._call(len(tokens), 1)
@@ -163,12 +154,13 @@ class Slots:
     # ---------------------------------------------------------------- memory
 
     def _make_cache(self, length: int) -> Cache:
-        """Longer by a piece, into which the padding of the last piece of a prompt is written. A single row whose
-        position is a symbolic integer reads what was written alone."""
+        """A cache that is longer by a piece, for the padding of the last piece of a prompt. It is not cleared for a
+        single row whose position is a symbolic integer, which reads only what was written."""
         return self.model.make_cache(self.count, length + PIECES[-1], clear=self.count > 1 or not self.is_symbolic)
 
     def _reserve(self, length: int) -> None:
-        """Doubles the cache until a row holds `length` tokens. What was recorded belongs to the old one."""
+        """Doubles the cache until a row holds `length` tokens, and drops the calls that were recorded for the old
+        one."""
         if length <= self._cache.length:
             return
         wanted = self._cache.length - PIECES[-1]
@@ -183,7 +175,7 @@ class Slots:
         self._calls.clear()
 
     def _whole(self, values: Sequence[Any]) -> Tensor:
-        """Integers where the model is."""
+        """Integers on the device of the model."""
         made = Tensor(values, dtype=dtypes.int32)
         device = self.model.device
         return (made.to(device) if isinstance(device, str) else made.shard(device)).realize()

@@ -1,7 +1,7 @@
 """Chat templates. In: the template of a model's file, and messages. Out: the text, or the tokens, of a prompt that ends
 where the model's answer begins. Stands between a conversation and the tokenizer.
 
-A template is a program from a stranger. It runs in Jinja's sandbox, without files and without attributes of Python's
+A template is an untrusted program. It runs in Jinja's sandbox, without files and without attributes of Python's
 own; `template_limits` counts its steps and the sizes of what it makes, so one that does not end is an error."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilewright.llm.tokenizer_files import read_json
 
 Message = Mapping[str, Any]
 
-# Private-use characters: one that occurs nowhere in a conversation marks what people wrote.
+# Private-use characters: one that does not occur in a conversation marks the text of users.
 _MARKS = tuple(map(chr, range(0xE000, 0xE100)))
 _MAX_SOURCE = 1 << 20
 _REMEDY = "use another file of the model, or `tilewright generate`, which needs no template"
@@ -39,8 +39,8 @@ class ChatTemplate:
     def render(
         self, messages: Sequence[Message], *, answer: bool = True, tools: Sequence[Any] | None = None, **names: Any
     ) -> str:
-        """The text of a conversation; with `answer` it ends with the beginning of the assistant's turn. Templates find
-        further names as they are."""
+        """The text of a conversation; with `answer` it ends with the beginning of the assistant's turn. `names`
+        are further variables of the template."""
         given = [check_message(message) for message in messages]
         if not given:
             raise TemplateError("chat template", "the conversation has no messages", "give at least one")
@@ -88,7 +88,7 @@ def _mark_texts(value: Any, control_texts: Sequence[str], mark: str) -> Any:
     return value
 
 
-# ---------------------------------------------------------------- where a template is
+# ---------------------------------------------------------------- loading
 
 
 def load_template(source: Mapping[str, Any] | str | Path, tokenizer: Tokenizer) -> ChatTemplate | None:

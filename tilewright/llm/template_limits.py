@@ -1,7 +1,7 @@
 """Jinja with limits. In: the source of a template. Out: a function from names to text that ends and stays small, or a
-`TemplateError`. Steps are counted at every turn of a loop and every call of a macro, in nodes that are put into the
-parsed template; what could make a long text in one step (`*`, `+`, `~`, filters, methods of texts) is measured before
-it is made, as far as its arguments tell, or right after."""
+`TemplateError`. Steps are counted at every iteration of a loop and every call of a macro, in nodes that are put into
+the parsed template; what could make a long text in one step (`*`, `+`, `~`, filters, methods of texts) is measured
+before it is made, as far as its arguments tell, or right after."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ Render = Callable[[dict[str, Any]], str]
 
 
 class _TooMuch(Exception):
-    """What a template asked for; raised through Jinja's code."""
+    """A limit that a template exceeded; raised through Jinja's code."""
 
 
 class _Refused(Exception):
-    """What a template says about the messages, by `raise_exception`."""
+    """The template refuses the messages, by `raise_exception`."""
 
 
 def compile_template(source: str) -> Render:
@@ -132,7 +132,7 @@ def _make_environment(jinja: Any) -> Any:
             return "".join(texts)
 
         def wrap_str_format(self, value: Any) -> Any:
-            """The sandbox has a `str.format` of its own."""
+            """Wraps the `str.format` of the sandbox."""
             made = super().wrap_str_format(value)
             if made is None:
                 return None
@@ -174,7 +174,7 @@ def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, 
 
 
 def _generation_tag(jinja: Any) -> Any:
-    """`{% generation %}` marks what a model is trained on; for a prompt it is what it holds."""
+    """`{% generation %}` marks text for training; in a prompt it is replaced by its contents."""
 
     class Generation(jinja.ext.Extension):  # type: ignore[misc]
         tags = frozenset(("generation",))
@@ -211,9 +211,9 @@ def _replace_concatenations(nodes: Any, node: Any, call: Callable[[str, list[Any
     return call("join_texts", list(node.nodes), node.lineno) if isinstance(node, nodes.Concat) else node
 
 
-# ---------------------------------------------------------------- what would be too large
+# ---------------------------------------------------------------- limits of sizes
 
-# Methods and filters whose numbers are sizes of what they make, and the greatest that is of use.
+# Methods and filters whose arguments are sizes of their results, and the greatest useful argument.
 _SIZED = dict.fromkeys(("ljust", "rjust", "center", "zfill", "expandtabs", "indent", "wordwrap", "truncate"), 10_000)
 _SIZED |= {"batch": 10_000, "slice": 10_000, "round": 100}
 
@@ -262,7 +262,7 @@ def _check_widths(text: str, values: Iterable[Any]) -> None:
 
 
 def _check_arguments(name: str, subject: Any, values: list[Any]) -> None:
-    """Of a method or a filter that makes a text or a list whose size is an argument, or a product of sizes."""
+    """Refuses calls whose result would be too large, by their arguments."""
     numbers = [abs(value) for value in values if isinstance(value, int)]
     if name in _SIZED and any(number > _SIZED[name] for number in numbers):
         raise _TooMuch(f"{name} of {max(numbers)}")

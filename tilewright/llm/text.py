@@ -1,6 +1,6 @@
 """The text of an answer while it is generated. In: the bytes of one token after the other, and strings at which to
 stop. Out: pieces of valid text. A character whose bytes are spread over several tokens is held back until it is whole,
-and so is what could be the beginning of a stop string. Stands between the tokenizer and whoever shows the text."""
+and so is a possible beginning of a stop string. Stands between the tokenizer and the caller that shows the text."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ class TextStream:
 
 
 class TokenStream:
-    """Text from the tokens of an answer, one at a time; see `TextStream`. `continues` is whether the text goes on with
-    one that was shown, so that a space at its start belongs to it."""
+    """Text from the tokens of an answer, one at a time; see `TextStream`. `continues` is whether the text continues one
+    that was shown, so that a space at its start is kept."""
 
     def __init__(self, tokenizer: Tokenizer, stop: Iterable[str] = (), continues: bool = False) -> None:
         self._bytes_of = tokenizer.token_bytes

@@ -1,5 +1,5 @@
 """Text to tokens and back. In: a vocabulary, as `tokenizer_files` finds it in the files of a model, and text or tokens.
-Out: tokens or text. Stands between what people write and the network.
+Out: tokens or text. Stands between text and the network.
 
 Control tokens such as `<|im_end|>` end turns and answers. Text that people write may spell them, and must not become
 them: `encode` reads them as tokens only where it is asked to (`special=True`), for the text of a chat template."""
@@ -69,8 +69,8 @@ class Tokenizer:
     # ---------------------------------------------------------------- text to tokens
 
     def encode(self, text: str, *, special: bool = False, begin: bool = False, mark: str = "") -> list[int]:
-        """The tokens of a text. With `special` the spelling of a control token is that token; `begin` puts the token of
-        the beginning first, where the model wants one and the text does not have it. The character `mark` is left out:
+        """The tokens of a text. With `special` the spelling of a control token is that token; `begin` puts `bos` first,
+        where the model needs it and the text does not begin with it. The character `mark` is left out:
         put into the spelling of a control token it keeps it text."""
         found = self._encode_whole(well_formed(text), special, mark)
         if begin and self.adds_bos and self.bos is not None and found[:1] != [self.bos]:

@@ -1,6 +1,6 @@
-"""The weights that a network is built from, by GGUF's names. In: what a file holds. Out: each weight once its shape is
-what the configuration says; an error that names the file and the tensor where it is not. Other files' names are mapped
-to these before."""
+"""The weights that a network is built from, by GGUF's names. In: the tensors of a file. Out: a weight of the shape that
+the configuration requires, or an error that names the file and the tensor. Names of other formats are mapped to these
+before."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class Weights:
 
 
 class RandomWeights(Weights):
-    """Weights of any network, made up as they are asked for: to train one, or to measure it. Matrices whose rows are
-    whole blocks of the format `kind` are of that format, all else is float32. `made` has what was asked for; biases are
-    made where their names end in one of `biases`."""
+    """Random weights of any network, made when they are asked for: to train it, or to measure it. Matrices whose rows
+    are whole blocks of the format `kind` are of that format, all else is float32. `made` has what was asked for; biases
+    are made where their names end in one of `biases`."""
 
     def __init__(
         self, kind: str = "F32", seed: int = 0, biases: Collection[str] = (), device: Devices | None = None

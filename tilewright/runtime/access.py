@@ -46,7 +46,7 @@ class _Own(threading.local):
 _readers: dict[weakref.ref[Reader], None] = {}
 _own = _Own()
 overwritten: set[Buffer] = set()  # what is being overwritten; always the same object
-_writer = 0  # the thread that does so
+_writer = 0  # the thread that overwrites
 _changed = threading.Condition()
 _waiting = 0  # threads
 
@@ -61,33 +61,33 @@ def begin_read(reader: Reader, buffers: Sequence[Buffer]) -> None:
 def end_read(reader: Reader) -> None:
     reader.reading = None
     if overwritten:
-        tell_others()
+        notify_waiters()
 
 
-def tell_others() -> None:
-    """Wakes the threads that wait for an update or a reader to end."""
+def notify_waiters() -> None:
+    """Wakes the threads that wait for an update or a read to end."""
     if _waiting:
         with _changed:
             _changed.notify_all()
 
 
-def _wait_while(is_so: Callable[[], bool]) -> None:
-    """Waits on a condition. A waiter is counted before it tests, so that no wake-up is lost."""
+def _wait_while(condition: Callable[[], bool]) -> None:
+    """Waits while the condition holds. A waiter is counted before its first test, so that no wake-up is lost."""
     global _waiting
     with _changed:
         _waiting += 1
         try:
-            while is_so():
+            while condition():
                 _changed.wait()
         finally:
             _waiting -= 1
 
 
 def wait_for_update(reader: Reader, buffers: Sequence[Buffer]) -> None:
-    """Reads these buffers when nobody overwrites them any more."""
+    """Withdraws a published read, waits until nobody overwrites the buffers, and publishes it again."""
     while reader.is_reading(overwritten) and _writer != get_ident():
         reader.reading = None
-        tell_others()  # the writer may wait for this reader
+        notify_waiters()  # the writer may wait for this reader
         _wait_while(lambda: not (overwritten.isdisjoint(buffers) and overwritten.isdisjoint(reader.always)))
         reader.reading = buffers
 
@@ -108,7 +108,7 @@ def begin_overwrite(buffers: Set[Buffer]) -> None:
 def end_overwrite(buffers: Set[Buffer]) -> None:
     overwritten.difference_update(buffers)
     if _waiting:
-        tell_others()
+        notify_waiters()
 
 
 def _are_read(buffers: Set[Buffer]) -> bool:
@@ -121,7 +121,7 @@ def _are_read(buffers: Set[Buffer]) -> bool:
 
 @contextmanager
 def overwriting(buffers: Iterable[Buffer]) -> Iterator[None]:
-    """A block that overwrites buffers, once those who read them have finished."""
+    """A context in which this thread overwrites the buffers. It is entered when no other thread reads them."""
     found = set(buffers)
     begin_overwrite(found)
     try:
@@ -143,7 +143,7 @@ def read_contents(node: UOp, read: Callable[[Buffer], R]) -> R:
         buffer = buffer_of(node)
         begin_read(reader, (buffer,))
         try:
-            # An update that came first has moved what this node stands for.
+            # An update that came first has moved the contents of this node to other memory.
             if buffer_of(node) is buffer:
                 return read(buffer)
         finally:
@@ -177,8 +177,8 @@ def keep_contents(node: UOp) -> None:
     node.cache["buffer"] = kept
 
 
-def _renew() -> None:
-    """In the child of a fork: the threads that read do not exist here."""
+def _reset_in_child() -> None:
+    """The parent's threads, which may have been reading, do not exist in the child of a fork."""
     global _changed, _waiting
     _changed = threading.Condition()
     _waiting = 0
@@ -189,4 +189,4 @@ def _renew() -> None:
             reader.reading = None
 
 
-call_in_child(_renew)
+call_in_child(_reset_in_child)

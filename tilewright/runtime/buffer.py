@@ -35,7 +35,8 @@ class Buffer:
     __slots__ = ("__weakref__", "_counted", "_node", "device", "dtype", "memory", "size")
 
     def __init__(self, device: str, dtype: DType, size: int, memory: Any = None, counted: int = 0) -> None:
-        """`counted` are the bytes of `memory` that the counters know of, and are told when it goes."""
+        """`counted`: the bytes of `memory` that GlobalCounters has added; they are subtracted when the buffer is
+        freed."""
         self.device = device
         self.dtype = dtype
         self.size = size
@@ -74,7 +75,7 @@ class Buffer:
         return copied.toreadonly()
 
     def read_into(self, into: memoryview, start: int = 0) -> None:
-        """Copies the bytes from `start` on, as many as `into` has room for."""
+        """Copies as many bytes as `into` has, from byte `start` on."""
         self._readable().copy_out(self.memory, start, into)
 
     def _readable(self) -> Driver:
@@ -93,8 +94,8 @@ class Buffer:
 
 
 class FileBuffer(Buffer):
-    """Memory that is a file, to be written. Others see it: an update always goes to it, and never to memory of its own.
-    What is still to be read of the old contents is copied before."""
+    """A file that is mapped to be written. Other processes see it, so an update is always written to the file and never
+    to new memory; old contents that are still to be read are copied first."""
 
     __slots__ = ()
 
@@ -182,7 +183,7 @@ def buffer_of(node: UOp) -> Buffer:
 
 
 def lost_buffer(device: str, dtype: DType, size: int, reason: str | UserError) -> UOp:
-    """A BUFFER node without memory; reading it fails with the reason, or with the error that it was lost by."""
+    """A BUFFER node without memory; reading it raises a RealizeError with the reason, or the given error."""
     node = build.new_buffer(dtype, size, device)
     node.cache["lost"] = reason
     return node

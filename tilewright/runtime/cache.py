@@ -13,7 +13,7 @@ from tilewright.base.config import options
 from tilewright.base.digests import sha256
 from tilewright.base.events import emit
 from tilewright.base.location import user_location
-from tilewright.runtime.cache_limit import MEGABYTE, is_digest, is_turn, note_use, remove_entry, trim
+from tilewright.runtime.cache_limit import MEGABYTE, is_digest, note_use, remove_entry, triggers_trim, trim
 from tilewright.runtime.sealed import (
     MAX_ENTRY_BYTES,
     make_folder,
@@ -25,7 +25,7 @@ from tilewright.runtime.sealed import (
 )
 
 _PACKAGE = "tilewright"
-_refused: set[str] = set()  # the folders that the user was told of
+_refused: set[str] = set()  # folders that a warning has named
 
 
 def cache_folder() -> str:
@@ -34,14 +34,13 @@ def cache_folder() -> str:
 
 
 def state_folder() -> str:
-    """TILEWRIGHT_STATE_DIR, else the user's folder for what is kept and not made again: repro files, investigations."""
+    """TILEWRIGHT_STATE_DIR, else the user's folder for files that cannot be made again: repro files, investigations."""
     return options.TILEWRIGHT_STATE_DIR or _user_folder("XDG_STATE_HOME", "~/.local/state", "user_state_dir")
 
 
 def _user_folder(variable: str, default: str, name: str) -> str:
-    """The package's folder, where `platformdirs` has it by the function `name`. Every process that reads a stored
-    kernel asks for it, so the plain case of Linux, an absolute path, is decided without that library: it takes a
-    megabyte and a hundredth of a second."""
+    """The package's folder as `platformdirs.<name>` returns it. Every process that reads a stored kernel asks for it,
+    so on Linux with an absolute path it is computed here: importing that library takes 1 MB and 10 ms."""
     parent = os.environ.get(variable) or os.path.expanduser(default)
     if sys.platform == "linux" and "ANDROID_DATA" not in os.environ and os.path.isabs(parent):
         return os.path.join(parent, _PACKAGE)
@@ -51,7 +50,7 @@ def _user_folder(variable: str, default: str, name: str) -> str:
 
 
 def usable_folder() -> str | None:
-    """The cache folder; None, and a warning once, where someone else could have put entries there."""
+    """The cache folder; None, and a warning once, where another user could have written entries to it."""
     folder = cache_folder()
     reason = reason_against(folder)
     if not reason:
@@ -76,8 +75,8 @@ def cache_key(*parts: str) -> str:
 
 
 def read_entry(key: str, cache: str = "program") -> bytes | None:
-    """The entry's bytes; None where there is none, it is damaged or another key's, or the cache is off. Events call it
-    by `cache`."""
+    """The entry's bytes; None where there is none, it is damaged or another key's, or the cache is off. `cache` is
+    the name of the cache in events."""
     if not options.CACHE:
         return None
     folder = usable_folder() if is_digest(key, 64) else None
@@ -101,7 +100,7 @@ def read_entry(key: str, cache: str = "program") -> bytes | None:
 
 
 def write_entry(key: str, payload: bytes) -> None:
-    """Keeps the bytes. A folder that cannot be written makes the cache useless, not the program."""
+    """Stores the bytes. A folder that cannot be written gives a warning event, not an error."""
     if not options.CACHE:
         return
     folder = usable_folder()
@@ -115,7 +114,7 @@ def write_entry(key: str, payload: bytes) -> None:
         except FileNotFoundError:
             make_folder(folder, key[:2])
             write_plain(path, entry)
-        if is_turn(key):
+        if triggers_trim(key):
             trim(folder, options.CACHE_MEGABYTES * MEGABYTE)
     except OSError as error:
         emit("warning", message=f"the cache cannot be written: {error}", location=None)

@@ -16,7 +16,7 @@ from tilewright.runtime.sealed import UNFINISHED
 MEGABYTE = 1 << 20
 # The time of use is updated when it is older than this, because an update is a write to the disk.
 NOTED_EVERY_SECONDS = 3600
-# What a writer that was killed left behind. A living one needs milliseconds.
+# An unfinished file older than this was left by a writer that was killed: a write takes milliseconds.
 ABANDONED_SECONDS = 3600
 _DIGITS = "0123456789abcdef"
 
@@ -28,7 +28,7 @@ class Entry(NamedTuple):
 
 
 def entries(folder: str) -> Iterator[Entry]:
-    """What `cache` has written, finished or not, and nothing else that lies there."""
+    """The files that `cache` has written, finished or not; other files of the folder are left out."""
     for part in _scan(folder):
         if is_digest(part.name, 2):
             for found in _scan(part.path):
@@ -41,7 +41,7 @@ def entries(folder: str) -> Iterator[Entry]:
 
 
 def is_digest(name: str, length: int) -> bool:
-    """The name of an entry is a digest, that of its folder the first two digits."""
+    """Whether a name is that many hexadecimal digits: 64 for an entry, the first two of them for its folder."""
     return len(name) == length and not name.strip(_DIGITS)
 
 
@@ -54,7 +54,7 @@ def _scan(folder: str) -> list[os.DirEntry[str]]:
 
 
 def note_use(path: str) -> None:
-    """An entry was read: it is removed after those that were not."""
+    """Records that an entry was read, so that entries unused for longer are removed before it."""
     now = time.time()
     try:
         if now - os.stat(path).st_mtime > NOTED_EVERY_SECONDS:
@@ -63,14 +63,14 @@ def note_use(path: str) -> None:
         emit("warning", message=f"the use of a cache entry cannot be noted: {error}", location=None)
 
 
-def is_turn(key: str) -> bool:
+def triggers_trim(key: str) -> bool:
     """Whether the write of this entry also checks the size of the cache: keys are digests, so one in 256 does."""
     return key.startswith("00") and options.CACHE_MEGABYTES > 0
 
 
 def trim(folder: str, limit: int) -> int:
-    """Removes entries until the cache is an eighth below the limit, so that not every check removes some; the bytes
-    freed."""
+    """Removes entries until the cache is an eighth below its limit, so that the next checks find nothing to remove.
+    Returns the bytes freed."""
     now = time.time()
     found = sorted(entries(folder))
     total = sum(entry.size for entry in found)
@@ -84,7 +84,7 @@ def trim(folder: str, limit: int) -> int:
 
 
 def clear(folder: str) -> int:
-    """Removes every entry; the bytes freed. What else lies in the folder, such as downloads, stays."""
+    """Removes every entry and returns the bytes freed. Other files of the folder, such as downloads, stay."""
     return sum(entry.size for entry in entries(folder) if remove_entry(entry.path))
 
 

@@ -57,9 +57,9 @@ class Runner(ABC):
         variables: Sequence[VariableBinding] = (),
         exclusive: frozenset[int] = frozenset(),
     ) -> Callable[[Sequence[Any]], None]:
-        """A function of the memories of a run, and of the values of variables behind them: it sets the address of each
-        bound parameter and each variable, and runs the list. Memories at the indices in `exclusive` are shared with no
-        other memory of the run, and with none that the list has already; each of the others may be any."""
+        """Returns a function of one sequence: the memories of a run, then the values of its variables. It sets the
+        address of each bound parameter and each variable, and runs the list. The memory at an index in `exclusive` is
+        neither another memory of the run nor one that the list already has; the other memories may repeat."""
 
         def run(memories: Sequence[Any]) -> None:
             for index, launch, param, offset in bindings:
@@ -99,9 +99,9 @@ class Driver(ABC):
     target: Target
     compile_threads = 1  # how many programs may be compiled at once, each by a thread of its own
     keeps_launches = False  # whether it has `launch_of` and `load_kept`: a stored kernel is loaded without its program
-    shares_kernels = False  # whether small kernels of many sizes are one that is given its sizes (decision 31)
+    shares_kernels = False  # whether small kernels that differ in sizes alone are one dynamic kernel (decision 31)
     takes_variables = False  # whether a launch may give the values of a program's VARIABLEs: it has `bind_variables`
-    keeps_values = True  # whether what is written to its memory is there afterwards
+    keeps_values = True  # whether its memory holds values: that of the NULL device does not
     # Whether a prepared list takes any memory at later runs: it is not specialised to addresses, and keeps none.
     rebinds_lists = False
 
@@ -132,8 +132,8 @@ class Driver(ABC):
         """Bytes from one memory of this device to another."""
 
     def map_file(self, nbytes: int | None) -> Any:
-        """The file that a device of files is named by, as memory: to be read and written, at least `nbytes`
-        long; or, where that is None, as long as it is and to be read. Other devices have none."""
+        """Maps the file that a file device is named by: to be read and written, at least `nbytes` long; or, where that
+        is None, to be read alone, in its present length. Other devices do not have it."""
         raise NotImplementedError
 
     # ------------------------------------------------------------ programs
@@ -147,18 +147,18 @@ class Driver(ABC):
         """The text as a binary that can be kept on disk."""
 
     def load_compiler(self) -> None:  # noqa: B027 - most have nothing to load
-        """What the first `compile` of a process would do before it begins; on any thread, beside other work."""
+        """Loads what the first `compile` of a process needs. Called on any thread, in parallel with other work."""
 
     @abstractmethod
     def load(self, binary: bytes, program: Program) -> Any:
         """A kernel that can be launched."""
 
     def launch_of(self, program: Program) -> dict[str, Any]:
-        """What `load` reads of a program besides its binary, as JSON holds it."""
+        """The facts of a program that `load` needs besides its binary, as JSON values."""
         raise NotImplementedError
 
     def load_kept(self, binary: bytes, launch: dict[str, Any]) -> Any:
-        """The kernel that `load` makes of this binary and the program that `launch_of` was asked about."""
+        """Like `load`, from the result of `launch_of` in place of the program."""
         raise NotImplementedError
 
     def bind_variables(self, kernel: Any, values: Mapping[str, int]) -> Any:
@@ -204,21 +204,21 @@ class HostDriver(Driver):
 
 _openers: dict[str, Callable[[str], Driver]] = {}
 _drivers: dict[str, Driver] = {}
-_devices_of_files: set[str] = set()  # those whose name is followed by a path and not by a number
+_file_devices: set[str] = set()  # their names are followed by a path, not by a number
 _lock = renewed_lock()
 
 
-def register_backend(name: str, opener: Callable[[str], Driver], is_of_files: bool = False) -> None:
-    """Enters a backend. The first one entered is the default device. A device of files is named with a path, such as
+def register_backend(name: str, opener: Callable[[str], Driver], is_file_device: bool = False) -> None:
+    """Enters a backend. The first one entered is the default device. A file device is named with a path, such as
     'DISK:/tmp/weights'."""
     _openers[name] = opener
-    if is_of_files:
-        _devices_of_files.add(name)
+    if is_file_device:
+        _file_devices.add(name)
 
 
-def is_of_files(device: Devices) -> bool:
+def is_file_device(device: Devices) -> bool:
     """Whether tensors that are made on the device, or moved there, are a file."""
-    return ":" in device and isinstance(device, str) and device.partition(":")[0] in _devices_of_files
+    return ":" in device and isinstance(device, str) and device.partition(":")[0] in _file_devices
 
 
 def device_names() -> list[str]:
@@ -250,7 +250,7 @@ def canonical_device(name: Devices | list[str] | None = None) -> Devices:
         name = options.DEVICE or next(iter(_openers))
     kind, _, number = str(name).partition(":")
     kind = kind.upper()
-    if kind in _devices_of_files:
+    if kind in _file_devices:
         if not number:
             raise DeviceError("device", f"{name!r} names no file", f"add a path, such as '{kind}:/tmp/weights'")
         return f"{kind}:{os.path.abspath(number)}"
@@ -265,7 +265,7 @@ def _several_devices(names: Sequence[str]) -> Devices:
         return devices[0]
     if not devices:
         raise DeviceError("device", "() names no device", "name one or several, such as ('CPU:0', 'CPU:1')")
-    if any(map(is_of_files, devices)):
+    if any(map(is_file_device, devices)):
         raise DeviceError("device", f"{tuple(names)} name files", "move the tensor to one file with to()")
     if len(set(devices)) < len(devices):
         raise DeviceError("device", f"{tuple(names)} name a device twice", "name each device once")

@@ -1,6 +1,6 @@
-"""Files of the network. In: an address. Out: its bytes at a path, or in memory with a copy kept in the cache folder; or
-an error that says what the network answered. A bar on stderr shows how far a transfer is. Nothing is half kept: a file
-appears under its name when the whole of it has arrived."""
+"""Downloads. In: an address. Out: its bytes at a path, or in memory with a copy in the cache folder; or an error that
+says what the network answered. A progress bar on stderr shows the transfer. The copy in the cache folder appears only
+when all of it has arrived."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Unavailable(Exception):
 
 
 def download(address: str, path: str, progress: bool = True) -> None:
-    """Fetches one file, with a bar. Unavailable where the network or the server does not give all of it."""
+    """Fetches one file, with a progress bar. `Unavailable` where not all of it arrives; the path then has a part of
+    it."""
     with open(path, "wb") as file:
         _transfer(address, file, progress)
 
@@ -62,7 +63,7 @@ def _transfer(address: str, file: IO[bytes], progress: bool) -> None:
 
 @contextlib.contextmanager
 def _bar(label: str, total: int, progress: bool) -> Iterator[Callable[[int], Any]]:
-    """A bar on stderr, which knows the end where the server tells it."""
+    """A progress bar on stderr; it shows a total where the server states one."""
     if not progress:
         yield lambda count: None
         return
@@ -79,7 +80,7 @@ def _bar(label: str, total: int, progress: bool) -> Iterator[Callable[[int], Any
 
 
 def make_cache_folder(operation: str, *names: str) -> str:
-    """A folder of the cache, made where it is not there yet; one of this process alone where the cache is refused."""
+    """A folder of the cache, created if needed; a temporary folder of this process where the cache is refused."""
     folder = usable_folder() or _folder_of_this_process()
     try:
         return make_folder(folder, *names)

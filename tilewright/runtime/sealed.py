@@ -1,6 +1,6 @@
-"""Sealed files. In: a path in the cache, a key and bytes. Out: the bytes again, for the same key; None for whatever is
-damaged or another key's, an error of the system's for what is missing, another user's or no plain file. A seal is a
-digest of the key and the bytes. Folders are for their owner alone; one that others can write to is refused."""
+"""Sealed files. In: a path in the cache, a key and bytes. Out: the bytes again, for the same key; None where the
+file is damaged or another key's; OSError where it is missing, another user's or not a regular file. A seal is a digest
+of the key and the bytes. Folders are for their owner alone; one that others can write to is refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewright.base.digests import sha256
 
 MAGIC = b"tilewright-entry-2\n"
 HEADER_BYTES = len(MAGIC) + 32
-# More than any compiled program; a larger file is none of ours, and reading it could take all memory.
+# More than any compiled program: a larger file is not an entry, and reading it could take all memory.
 MAX_ENTRY_BYTES = 1 << 30
 UNFINISHED = ".new-"
 FOLDER_MODE = 0o700
@@ -60,7 +60,7 @@ def make_folder(*parts: str) -> str:
 
 
 def open_plain(path: str, further_flags: int = 0) -> BufferedReader:
-    """A plain file, to be read; OSError where it is anything else. A FIFO is not waited for."""
+    """A plain (regular) file, to be read; OSError where it is anything else. Opening a FIFO does not block."""
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAIT | further_flags))  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()

@@ -24,20 +24,10 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import toposort
+from tilewright.graph.walk import size_of, toposort
 from tilewright.schedule.facts import TRANSPARENT, Facts, gather_facts
 from tilewright.schedule.indexing import TRUE
-from tilewright.schedule.uses import (
-    Plan,
-    Use,
-    is_reducing,
-    loops_over,
-    own_use,
-    push_use,
-    ranges_of,
-    reads_residues,
-    size_of,
-)
+from tilewright.schedule.uses import Plan, Use, is_reducing, loops_over, own_use, push_use, ranges_of, reads_residues
 
 # Recomputing an element is cheaper than storing and loading it up to this cost, in additions. The number of times that
 # it is recomputed is clamped to RECOMPUTE_COUNTED, so that a cast alone is never stored.

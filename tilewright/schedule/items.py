@@ -15,9 +15,8 @@ from tilewright.graph.ops import Axis, AxisType, CheckArg, Ops, ParamArg
 from tilewright.graph.records import Access, Item, KernelInfo, Slot
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, memory_of
-from tilewright.graph.walk import map_graph, substitute, toposort
+from tilewright.graph.walk import map_graph, size_of, substitute, toposort
 from tilewright.schedule.steps import Part, Step
-from tilewright.schedule.uses import size_of
 
 # Of each PARAM of a kernel: the number of the memory that it lies in, and the element that it begins at there.
 Memory = tuple[tuple[int, int], ...]

@@ -19,9 +19,8 @@ from tilewright.graph.kernels.sections import check_sections, join_sections
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Access, Item, KernelInfo
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import toposort
+from tilewright.graph.walk import size_of, toposort
 from tilewright.schedule.reduction import LAUNCH_CLOCKS, MEMORY_BYTES
-from tilewright.schedule.uses import size_of
 
 # The most iterations of a kernel that is joined: larger products run on tensor cores, which have no sections.
 MAX_ITERATIONS = 1 << 18

@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from tilewright.base.records import mutable_record
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import substitute, toposort
+from tilewright.graph.walk import size_of, substitute, toposort
 from tilewright.schedule.fuse import MAX_STORES
 from tilewright.schedule.steps import Part, Step, Store, kernel_step
-from tilewright.schedule.uses import size_of
 
 
 @mutable_record

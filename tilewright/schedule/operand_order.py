@@ -19,7 +19,7 @@ from tilewright.graph.affine import Affine, affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import map_nodes, toposort
+from tilewright.graph.walk import consumers, map_nodes, toposort
 from tilewright.schedule.indexing import TRUE, Element, flatten_index, push_movement
 from tilewright.schedule.uses import loops_over
 
@@ -118,10 +118,7 @@ def order_operands(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target]) ->
 def _results_in_short_rows(nodes: list[UOp], facts_of: Callable[[UOp], Target]) -> list[UOp]:
     """Results of large products that are stored because several nodes use them, and whose rows are not aligned: tensor
     cores would store them element by element."""
-    users: dict[UOp, list[UOp]] = {}
-    for node in nodes:
-        for source in dict.fromkeys(node.src):
-            users.setdefault(source, []).append(node)
+    users = consumers(nodes)
     found = []
     for node in nodes:
         total = node.src[0] if node.op is Ops.CAST and node.dtype.itemsize == 2 else None

@@ -14,7 +14,7 @@ from tilewright.graph.affine import Affine, affine, from_affine
 from tilewright.graph.ops import Axis, Ops
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, const, index_const
-from tilewright.graph.walk import map_graph, substitute, toposort
+from tilewright.graph.walk import map_graph, size_of, substitute, toposort
 from tilewright.schedule.indexing import TRUE, both
 from tilewright.schedule.masks import conditions_of, is_selection
 
@@ -50,7 +50,7 @@ def thin_reduction(value: UOp, loops: tuple[UOp, ...]) -> tuple[UOp, tuple[UOp, 
     found = find_residues(value, loops)
     if not found:
         return value, loops
-    sizes = [index_const(-(-_size(loop) // found[loop].divisor)) if loop in found else loop.src[0] for loop in loops]
+    sizes = [index_const(-(-size_of(loop) // found[loop].divisor)) if loop in found else loop.src[0] for loop in loops]
     first, suffix = loops[0].arg.id, tuple(-int(size.vmax) for size in sizes)
     made = [
         UOp(Ops.RANGE, dtypes.index, (size,), Axis((*first, *suffix, number), loop.arg.kind))
@@ -81,7 +81,7 @@ def find_residues(value: UOp, loops: tuple[UOp, ...]) -> dict[UOp, Residue]:
         rest = form.plus(Affine({own[0]: 1}, 0), -factor)
         is_alone = all(own[0] not in atom.ranges for atom in rest.terms)
         is_coprime = math.gcd(factor, divisor.arg) == 1
-        if is_coprime and is_alone and own[0].src[0].is_const and _size(own[0]) > 1:
+        if is_coprime and is_alone and own[0].src[0].is_const and size_of(own[0]) > 1:
             found.setdefault(own[0], Residue(own[0], dividend, factor, rest, int(divisor.arg)))
     return found
 
@@ -102,9 +102,9 @@ def walk_residue(value: UOp, residue: Residue, step: UOp) -> UOp:
         UOp(Ops.MOD, dtypes.index, (dividend, index_const(divisor))): index_const(0),
         UOp(Ops.IDIV, dtypes.index, (dividend, index_const(divisor))): quotient,
     }
-    if _size(loop) % divisor == 0:
+    if size_of(loop) % divisor == 0:
         return substitute(value, exchanges)
-    return with_mask(substitute(value, exchanges), step, number < _size(loop))
+    return with_mask(substitute(value, exchanges), step, number < size_of(loop))
 
 
 def with_mask(value: UOp, step: UOp, inside: UOp) -> UOp:
@@ -119,7 +119,3 @@ def with_mask(value: UOp, step: UOp, inside: UOp) -> UOp:
     if is_selection(made):
         return both(made.src[0], inside).where(made.src[1], made.src[2])
     return inside.where(made, const(made.dtype, 0))
-
-
-def _size(loop: UOp) -> int:
-    return int(loop.src[0].arg)

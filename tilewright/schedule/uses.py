@@ -15,6 +15,7 @@ from tilewright.graph.simplify import simplify
 from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.spec import Kind, Shape, max_count
 from tilewright.graph.uop import UOp, index_const
+from tilewright.graph.walk import size_of
 from tilewright.schedule.facts import PERMUTING, TRANSPARENT, Facts
 from tilewright.schedule.indexing import TRUE, ZERO, Element, both, flatten_index, push_movement
 from tilewright.schedule.masks import loop_limits
@@ -123,11 +124,6 @@ def own_use(node: UOp) -> Use:
     """The use of a stored node by its own kernel: every element, in the order they are stored."""
     index = loops_over(node.src[1].shape if node.op is Ops.ASSIGN else node.shape)
     return Use(node, Element(index, TRUE), tuple(idx for idx in index if idx is not ZERO), True, True, False)
-
-
-def size_of(loop: UOp) -> int:
-    """The most iterations of a loop."""
-    return int(loop.src[0].vmax)
 
 
 def ranges_of(element: Element) -> frozenset[UOp]:

@@ -18,7 +18,7 @@ from tilewright.graph.spec import Devices
 from tilewright.graph.symbolic import SymbolicInt
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import from_host
-from tilewright.runtime.device import canonical_device, is_of_files
+from tilewright.runtime.device import canonical_device, is_file_device
 from tilewright.tensor.core.arguments import accept_spellings, explain_arguments
 from tilewright.tensor.core.base import TensorBase
 from tilewright.tensor.core.checks import WIDER_DTYPE, check_holds
@@ -129,7 +129,7 @@ class Tensor(
         given = data
         if isinstance(data, os.PathLike):
             data = type(self)._from_uop(*map_file(os.fspath(data), wanted))
-        if isinstance(device, str) and is_of_files(canonical_device(device)):
+        if isinstance(device, str) and is_file_device(canonical_device(device)):
             data = (data if isinstance(data, Tensor) else type(self)(data, dtype=dtype)).to(device)
         if isinstance(data, UOp):
             data = type(self)._from_uop(data, build.device_of(data) or canonical_device(device))
@@ -137,7 +137,7 @@ class Tensor(
             device = data.device if device is None else canonical_device(device)
             node = marks.detach(data.uop) if data.requires_grad else data.uop
             node = node if device == data.device or build.is_everywhere(node) else build.copy(node, device)
-            if data is given and is_of_files(device):
+            if data is given and is_file_device(device):
                 # Of two tensors that are one file, an update of one would take it from the other.
                 node = UOp(Ops.CONTIGUOUS, node.dtype, (node,))
         else:
@@ -172,7 +172,7 @@ class Tensor(
         return cls(read_address("from_url", url, gunzip, progress), **kwargs)
 
     def _tensor(self, data: Any) -> Self:
-        if not is_of_files(self.device):
+        if not is_file_device(self.device):
             return super()._tensor(data)
         # An operand of what lies in a file does not belong in that file.
         return self._from_uop(_node_from(data, first_device(self.device), None, copy=True), self.device)

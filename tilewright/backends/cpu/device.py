@@ -1,7 +1,6 @@
 """The CPU device. In: programs and buffers. Out: kernels in the process's own machine code, run by a native pool.
-Memory is host memory, so that of NumPy arrays can be borrowed and reading a result needs no copy. The machine
-code is LLVM's, in this process, or that of the system's C compiler, as CPU_COMPILER says, for the processor that
-CPU_ARCH names."""
+Memory is host memory, so that NumPy arrays can be borrowed and reading a result needs no copy. The code is compiled by
+LLVM in this process, or by the system's C compiler, as CPU_COMPILER says, for the processor that CPU_ARCH names."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ from tilewright.runtime.device import Address, Binding, HostDriver, Runner, Vari
 
 KERNEL_SYMBOL = "kernel"
 LLVM = "llvm"  # of CPU_COMPILER: every other choice is the name of a program
-# Elementary operations below which waking another thread costs more than it saves.
+# The work, in operations and bytes, below which waking another thread costs more than it saves.
 MIN_GRAIN = 1 << 15
 # Small chunks balance the load when a core starts late; but the hardware prefetchers start again in each one: with 32
 # chunks the exponential of 4M numbers takes 3 % longer, a sum of 256k numbers a fifth.
@@ -56,15 +55,15 @@ def cpu_target(compiler: str = LLVM, arch: str = "", facts: str = "", flush: int
     if compiler == LLVM:
         toolchain, local_bytes = llvm.toolchain(arch), MAX_PANEL_BYTES
     else:
-        # What belongs to C text alone is loaded here and below, not at every start.
+        # Modules for C text are imported here and below, not at every start.
         from tilewright.backends.cpu.code import c_compiler
 
         toolchain, local_bytes = c_compiler.toolchain(compiler, arch), STACK_BYTES
-    # C leaves a conversion out of range open; where no instruction has it, LLVM scalarises vectors.
+    # Conversions out of range are undefined in C; where no instruction saturates, LLVM scalarises vectors.
     saturates = compiler == LLVM and compiled_for.has_saturating_casts()
     return Target(
         name="CPU",
-        # Of the machine too: what a search finds best for code of this kind is best for the machine it was timed on.
+        # Includes the machine: the results of a search are for the machine that it was timed on.
         arch=f"{system.machine()} {system.cpu_identity()} {arch}".rstrip(),
         toolchain=toolchain,
         # C text names every element, and its vectoriser must find them again: wide tiles take seconds and gain little.
@@ -87,8 +86,9 @@ def cpu_target(compiler: str = LLVM, arch: str = "", facts: str = "", flush: int
 
 
 class CpuKernel(NamedTuple):
-    """`values` are those of `variables`, once they are bound. `counts` has the variables that loops count to, by their
-    numbers, with the greatest value of each: the work of a step, which `work` says for those, follows them."""
+    """`values` are those of `variables`, once they are bound. `counts` has the numbers of the variables that are sizes
+    of loops, with the greatest value of each: `work`, that of an iteration of the thread axis, is for these values and
+    is proportional to them."""
 
     code: llvm.LoadedCode
     extent: int
@@ -100,12 +100,12 @@ class CpuKernel(NamedTuple):
 
     @property
     def worth(self) -> float:
-        """The steps that are worth a thread, times the values of the variables that loops count to."""
+        """The least iterations for another thread, times the values of the variables that are sizes of loops."""
         return math.prod([float(greatest) for _, greatest in self.counts]) * MIN_GRAIN / self.work
 
 
 class CpuRunner(CommandList, Runner):
-    """A command list that knows the memory its buffers lie in."""
+    """A command list that keeps the memory of its buffers alive."""
 
     __slots__ = ("_memories", "kernels", "variables")
 
@@ -115,7 +115,7 @@ class CpuRunner(CommandList, Runner):
         self._memories: list[HostMemory | None] = []  # by the position of the pointer
         chunks = pool.threads * CHUNKS_PER_THREAD
         self.kernels = [(kernel, max(kernel.extent // chunks, 1)) for kernel, _ in launches]
-        self.variables: list[int] = []  # where the variables of each launch begin among the pointers
+        self.variables: list[int] = []  # the position of each launch's first variable among the pointers
         for kernel, arguments in launches:
             words = [memory.address + offset for memory, offset in arguments]
             self._memories += [memory for memory, _ in arguments]
@@ -123,22 +123,22 @@ class CpuRunner(CommandList, Runner):
             if len(kernel.values) != len(kernel.variables):
                 raise InternalError(f"a kernel is launched without values of {', '.join(kernel.variables)}")
             if kernel.variables:
-                words += kernel.values  # the program counts on them behind the buffers
+                words += kernel.values  # the program reads them after the buffers
                 self._memories += [None] * len(kernel.values)
             commands.append((kernel.code.address, words, kernel.extent, kernel.grain))
             owners.append(kernel.code)
         super().__init__(pool, commands, owners)
 
     def set_address(self, launch: int, param: int, address: Address) -> None:
-        """The caller keeps memory given here alive while it runs: a result is not held on to after a replay."""
+        """The caller keeps this memory alive while it runs, so that a result is freed after a replay."""
         memory, offset = address
         position = self.first[launch] + param
         self._memories[position] = None
         self.pointers[position] = memory.address + offset
 
     def _grains(self, given: Mapping[tuple[int, int], int]) -> list[tuple[int, int, float, list[int]]]:
-        """The launches that several threads may share, and whose work follows the variables of a run: where the grain
-        of each is, the least, the steps that are worth a thread, and the values that these are divided by."""
+        """The launches that several threads may share and whose work depends on variables of a run: the position of the
+        grain among the words, its minimum, `worth`, and the indices of the values that divide it."""
         found = []
         for launch, (kernel, least) in enumerate(self.kernels):
             indices = [given[launch, number] for number, _ in kernel.counts if (launch, number) in given]
@@ -155,7 +155,7 @@ class CpuRunner(CommandList, Runner):
         variables: Sequence[VariableBinding] = (),
         exclusive: frozenset[int] = frozenset(),
     ) -> Callable[[Sequence[Any]], None]:
-        # Most buffers are given from their beginning on, and an addition less is time of every call.
+        # Most buffers are given from their beginning on: they need no addition at every call.
         positions = [(number, self.first[launch] + param) for number, launch, param, start in bindings if not start]
         moved = [(number, self.first[launch] + param, start) for number, launch, param, start in bindings if start]
         for _, position, *_ in (*positions, *moved):
@@ -272,9 +272,9 @@ class CpuDriver(HostDriver):
         return () if kernel.values else kernel.variables
 
     def _grain(self, program: Program, extent: int) -> int:
-        """Iterations of the thread axis handed out at a time: several chunks a core, none too small to be worth it."""
-        worth_it = max(1, MIN_GRAIN // _work_of_step(program, extent))
-        return max(worth_it, extent // self._chunks)
+        """Iterations of the thread axis in a chunk: several chunks a core, each of at least MIN_GRAIN work."""
+        least = max(1, MIN_GRAIN // _work_of_step(program, extent))
+        return max(least, extent // self._chunks)
 
     @property
     def _chunks(self) -> int:
@@ -294,7 +294,7 @@ class CpuDriver(HostDriver):
     def pool(cls) -> Pool:
         """One pool for every CPU device of the process. Its code is kept on disk like any kernel's."""
         if cls._shared_pool is None:
-            with _making_pool:
+            with _pool_lock:
                 cls._shared_pool = cls._shared_pool or _new_pool()
         return cls._shared_pool
 
@@ -304,13 +304,13 @@ def _work_of_step(program: Program, extent: int) -> int:
 
 
 def _counts(program: Program) -> list[tuple[int, int]]:
-    """The variables that loops count to: the number and the greatest value of each."""
+    """The variables that are sizes of loops: the number and the greatest value of each."""
     loops = [node for node in program.body if node.op is Ops.RANGE]
     found = {name for loop in loops for name in toposort(loop.src[0]) if name.op is Ops.VARIABLE}
     return [(number, node.arg[2]) for number, node in enumerate(program.variables) if node in found]
 
 
-_making_pool = renewed_lock()
+_pool_lock = renewed_lock()
 
 
 def _new_pool() -> Pool:

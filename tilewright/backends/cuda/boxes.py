@@ -1,8 +1,8 @@
-"""Copies that the card's copy engine can make. In: a store to local memory of elements that are loaded and not changed.
-Out: a `Box`: the tensor map of the memory and where in it the tile begins, or None where the tile is not a box.
+"""Copies that the card's copy engine (TMA) can make. In: a store to local memory of elements that are loaded and not
+changed. Out: a `Box`: the tensor map of the memory and the start of the tile in it, or None where it is not a box.
 
-All threads together copy the tile, each its part. Which element goes where is worked out here for each thread: what
-their parts are does not matter, as long as together they are `rows` lines of each of `parts` columns of lines."""
+All threads together copy the tile, each a part of it. The source and target of each element are computed here for each
+thread: any parts are allowed that together are `rows` lines of each of `parts` columns of lines."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from collections.abc import Mapping
 
 from tilewright.backends.cuda.tensor_map import TensorMap
 from tilewright.base.records import record
-from tilewright.codegen.tiles import axis_size, tile_value
+from tilewright.codegen.tiles import tile_value
 from tilewright.graph.affine import Affine, affine
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.walk import size_of
 
 LINE_BYTES = 128
 VECTOR_BYTES = 16
-# What a tensor map can say: rows of a box, and elements along an axis.
+# Limits of a tensor map: rows of a box, and elements along an axis.
 MAX_BOX_ROWS, MAX_SIZE = 256, 1 << 31
 
 
 @record
 class Box:
-    """`rows` rows of `parts` lines, from the row `row` on; `around` counts what has another stride than rows."""
+    """`rows` rows of `parts` lines, from the row `row` on; `around` is the index along the dimension of the other
+    loops."""
 
     map: TensorMap
     rows: int
@@ -39,7 +41,7 @@ class Box:
 
 
 class _Threads:
-    """The axis of a work-group's threads, and what some expressions are for each of them."""
+    """The axis of a work-group's threads, and the values of expressions for each thread."""
 
     def __init__(self, axis: UOp) -> None:
         self.axis = axis
@@ -48,21 +50,22 @@ class _Threads:
     def values(self, atom: UOp) -> list[int]:
         found = self._known.get(atom)
         if found is None:
-            found = [tile_value(atom, {self.axis: number}) for number in range(axis_size(self.axis))]
+            found = [tile_value(atom, {self.axis: number}) for number in range(size_of(self.axis))]
             self._known[atom] = found
         return found
 
 
 @record
 class _Split:
-    """An integer as a part that is known for each thread and element of its tile, and a part that all have alike."""
+    """An integer as a part that is known for each thread and element of its tile, plus a part that is the same for
+    all."""
 
     of_threads: Affine
     alike: Affine
 
     def values(self, threads: _Threads, lane: UOp, others: tuple[UOp, ...]) -> list[int]:
         """The known part of the first lane of each vector, thread by thread."""
-        steps = [range(axis_size(axis)) for axis in others]
+        steps = [range(size_of(axis)) for axis in others]
         terms = self.of_threads.terms
         offsets = [sum(terms.get(axis, 0) * n for axis, n in zip(others, at)) for at in itertools.product(*steps)]
         known = [
@@ -70,7 +73,7 @@ class _Split:
             for atom, step in terms.items()
             if atom is not lane and atom not in others
         ]
-        starts = map(sum, zip(*known)) if known else [0] * axis_size(threads.axis)
+        starts = map(sum, zip(*known)) if known else [0] * size_of(threads.axis)
         return [start + offset for start in starts for offset in offsets]
 
 
@@ -101,9 +104,7 @@ def _find_box(store: UOp, threads: _Threads) -> Box | None:
     lanes = VECTOR_BYTES // itemsize
     axes = tuple(axis for axis in near.of_threads.terms if axis.arg and axis.op is Ops.RANGE and axis is not thread)
     steps = (near.of_threads.terms, far.of_threads.terms)
-    lane = next(
-        (axis for axis in axes if axis_size(axis) == lanes and all(each.get(axis) == 1 for each in steps)), None
-    )
+    lane = next((axis for axis in axes if size_of(axis) == lanes and all(each.get(axis) == 1 for each in steps)), None)
     if lane is None or any(axis.arg.kind is AxisType.LOCAL for axis in axes):
         return None
     others = tuple(axis for axis in axes if axis is not lane)
@@ -133,8 +134,8 @@ def _limits(
     places: list[tuple[int, int]],
     width: int,
 ) -> tuple[Affine | None, int] | None:
-    """What the mask of a load lets through: the row of the tile from which on there is nothing, negated, and the number
-    of columns. None where it says anything else."""
+    """The limits that the mask of a load sets: the first row that is masked off, negated, and the number of columns.
+    None where the mask has another form."""
     row_limit, columns, masks = None, width, list(source.src[2:])
     while masks:
         mask = masks.pop()

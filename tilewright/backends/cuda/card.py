@@ -22,12 +22,12 @@ SHARED_BYTES = 97  # of a block that asked for more than the usual 48 KiB
 NON_BLOCKING = 1
 NO_TIMING = 2
 
-# Architectures whose own instructions (wgmma and the like) need the 'a' form of their name.
-_WITH_OWN_FORM = ("90", "100", "101", "103", "120", "121")
+# Architectures with specific instructions, such as wgmma, that need the 'a' suffix of their name.
+_WITH_SUFFIX = ("90", "100", "101", "103", "120", "121")
 
 
 class Card:
-    """A card that is open. Everything it does goes through here, so that errors are ours."""
+    """An open card. All calls go through here, so that errors are of this package."""
 
     def __init__(self, ordinal: int) -> None:
         self.library = driver_library()
@@ -43,7 +43,7 @@ class Card:
         self._timing = threading.Lock()
 
     def enter(self) -> None:
-        """A thread has one context at a time, which other libraries change too: this card's is made the present one."""
+        """Makes this card's context the current one of the thread: other libraries change it too."""
         self.library.call("cuCtxSetCurrent", self.context)
 
     def attribute(self, number: int) -> int:
@@ -51,7 +51,7 @@ class Card:
 
     def arch(self) -> str:
         number = f"{self.attribute(MAJOR)}{self.attribute(MINOR)}"
-        return f"sm_{number}a" if number in _WITH_OWN_FORM else f"sm_{number}"
+        return f"sm_{number}a" if number in _WITH_SUFFIX else f"sm_{number}"
 
     def new_event(self) -> Any:
         return self.library.call("cuEventCreate", NO_TIMING)
@@ -71,7 +71,7 @@ class Card:
             raise InternalError(f"a kernel failed on {self.name}: {error}") from error
 
     def seconds(self, work: Any) -> float:
-        """What `work()` gives to the queue, timed by the card's clock."""
+        """The seconds that the work which `work()` enqueues takes, by the card's clock."""
         with self._timing:
             start, stop = self._clocks
             self.enter()

@@ -1,8 +1,8 @@
-"""The CUDA text of a `TileChain` whose tiles a warp group of its own fetches. In: the chain. Out: lines of text.
+"""The CUDA text of a `TileChain` whose tiles are fetched by a separate warp group. In: the chain. Out: lines of text.
 
 One thread has the copy engine fetch boxes into a ring of stages, and barriers say when a stage is full and when the
-groups that multiply have read it. These go on without waiting for each other: while one computes what follows its
-products, the tensor cores have those of another. Registers move from the threads that fetch to those that multiply."""
+groups that multiply have read it. The groups do not wait for each other: while one computes what follows its products,
+the tensor cores compute those of another. Registers move from the threads that fetch to those that multiply."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewright.backends.cuda.chain_plan import BARRIER_BYTES, TileChain
 from tilewright.backends.cuda.dot_plan import WARP_GROUP
 from tilewright.backends.cuda.dot_text import BARRIER_HELPERS, fetch_helper
 
-# Registers of a thread that fetches, and of one that multiplies, by the number of groups that do.
+# Registers of a thread that fetches and of one that multiplies, by the number of groups that multiply.
 REGISTERS = {2: (24, 240), 3: (32, 160)}
 # Groups take turns in starting their products: the one after this one waits at its barrier.
 _TURNS = """\
@@ -38,7 +38,7 @@ def parameters(chain: TileChain) -> list[str]:
 
 
 def open_barriers(chain: TileChain) -> list[str]:
-    """Of each stage: it is full, it was read; and the same of the tiles that are fetched once."""
+    """Two barriers of each stage, for full and for read; and the same two for the tiles that are fetched once."""
     size = BARRIER_BYTES * chain.stages
     return [
         f"const word full = shared_address(shared) + {chain.ring_end}, empty = full + {size};",
@@ -57,8 +57,8 @@ def open_barriers(chain: TileChain) -> list[str]:
 
 
 def open_tiles(chain: TileChain) -> list[str]:
-    """The function that goes through a work-group's tiles. A barrier is waited for with the parity of its uses: what
-    fetches begins with memory that was read."""
+    """The function that goes through a work-group's tiles. A barrier is waited for with the parity of its uses: for
+    the thread that fetches, all memory counts as read at first."""
     return [
         "const auto run_tiles = [&](const auto is_fetching) {",
         "  int slot = 0;",
@@ -71,7 +71,7 @@ def open_tiles(chain: TileChain) -> list[str]:
 
 
 def close_tiles(chain: TileChain) -> list[str]:
-    """Groups that multiply begin with the turn of the first one, which takes it back from the last one in the end."""
+    """The first group that multiplies has the first turn, which it takes back from the last group at the end."""
     fetching, multiplying = REGISTERS[chain.multipliers]
     turns = takes_turns(chain)
     return [
@@ -107,7 +107,8 @@ def _coordinate(terms: Terms, constant: int) -> str:
 
 
 def fetch_tiles(chain: TileChain, stop: str, fetched_once: list[str]) -> list[str]:
-    """What fetches for one tile of the grid. The first stage is free before the tiles that are fetched once are."""
+    """The code that fetches for one tile of the grid. The first stage is free before the tiles that are fetched
+    once."""
     assert chain.boxes is not None
     once, each = (sum(chain.boxes[memory].nbytes for memory in found) for found in (chain.once, chain.ring))
     first = [
@@ -148,7 +149,7 @@ def pass_turn(chain: TileChain) -> list[str]:
 
 
 def close_step(chain: TileChain) -> list[str]:
-    """The stage that was read last is handed back."""
+    """Hands back the stage that was read last."""
     done = (
         [_arrive(_empty("slot"))]
         if chain.late is None
@@ -163,19 +164,19 @@ def reads_once_first(chain: TileChain) -> bool:
 
 
 def first_product_done(chain: TileChain, step: str, stop: str) -> list[str]:
-    """After that of the last step the tiles that were fetched once are handed back."""
+    """After the first product of the last step, hands back the tiles that were fetched once."""
     return [_arrive("spare", f"{step} == {stop} - 1")] if reads_once_first(chain) else []
 
 
 def close_steps(chain: TileChain, stop: str) -> list[str]:
-    """Nothing reads the tiles that were fetched once any more."""
+    """Hands back the tiles that were fetched once."""
     if reads_once_first(chain):
         return [_arrive("spare", f"!(0 < {stop})")]
     return [_arrive("spare")] if chain.once else []
 
 
 def close_products(stop: str) -> list[str]:
-    """The last stage was read by the product that is made late."""
+    """Hands back the last stage, which the late product has read."""
     return [_arrive(_empty("last"), f"0 < {stop}")]
 
 

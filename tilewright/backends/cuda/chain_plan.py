@@ -1,5 +1,5 @@
-"""How a program with several TILE_DOTs runs. In: a `Program`. Out: a `TileChain`: where tiles lie in shared memory, the
-loop that fills some of them, and the program's body with what stages a step of that loop in one piece.
+"""How a program with several TILE_DOTs runs. In: a `Program`. Out: a `TileChain`: the tiles in shared memory, the loop
+that fills some of them, and the program's body with the nodes that stage a step of that loop in one piece.
 `chain_renderer.py` writes its text, the device asks for its shared memory."""
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from tilewright.backends.cuda.tensor_map import TensorMap
 from tilewright.backends.cuda.tile_plan import ALIGNMENT
 from tilewright.base.records import record, replace
 from tilewright.codegen.c_style.launch import Launch, plan_launch
-from tilewright.codegen.tiles import axis_size, tile_value
+from tilewright.codegen.tiles import tile_value
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp, memory_of
-from tilewright.graph.walk import toposort
+from tilewright.graph.walk import consumers, size_of, toposort
 
 MAX_STAGES = 3
-# Stages where a product is one step late: the step before and this one are read, others are on their way.
+# Stages where a product is one step late: those of the previous and the present step are read, others are in flight.
 MIN_LATE_STAGES, MAX_LATE_STAGES = 3, 4
-# Registers of a thread beside its tiles, and those of a multiprocessor.
+# Registers of a thread besides those of its tiles, and registers of a multiprocessor.
 OTHER_REGISTERS, REGISTERS = 48, 65536
-# Work-groups of a multiprocessor that are planned for at most, and shared memory that each of them takes in addition.
+# The maximum of work-groups on a multiprocessor, and the shared memory that the system takes for each.
 MAX_GROUPS, GROUP_BYTES = 2, 1024
-# Groups that multiply beside one that fetches for them.
+# Numbers of groups that multiply, for which another group fetches.
 MULTIPLYING_GROUPS = (2, 3)
 BARRIER_BYTES = 8
 
@@ -47,7 +47,8 @@ class Rescaled:
 @record
 class TileChain:
     """`once` are tiles that are staged before the loop, `ring` those of every step. In the body of `program` the loop
-    begins with what stages a step; the barrier `ready` and the rest follow; what both need stands there twice."""
+    begins with the nodes that stage a step; the barrier `ready` and the rest follow; nodes that both need are in
+    both."""
 
     program: Program
     dots: tuple[UOp, ...]
@@ -60,10 +61,10 @@ class TileChain:
     groups: int  # of a multiprocessor at the same time
     rescaled: dict[UOp, Rescaled]
     clipped: dict[UOp, UOp]  # each product whose elements are replaced where a comparison fails, by the WHERE
-    late: UOp | None = None  # a product that is made one step later, while what follows the first one is computed
-    boxes: dict[UOp, Box] | None = None  # of all tiles, where a warp group of its own has the copy engine fetch them
-    run: int = 1  # tiles, one after another, that a work-group of a chain that is fetched takes at a time
-    is_persistent: bool = False  # whether each of its work-groups takes as many runs as any other, until none is left
+    late: UOp | None = None  # a product that is computed one step later, in parallel with what follows the first one
+    boxes: dict[UOp, Box] | None = None  # of all tiles, where a separate warp group has the copy engine fetch them
+    run: int = 1  # tiles that a work-group takes at a time, one after another, where tiles are fetched
+    is_persistent: bool = False  # whether work-groups take runs until none is left: all runs have equal work
 
     @property
     def memories(self) -> tuple[UOp, ...]:
@@ -83,7 +84,8 @@ class TileChain:
 
     @property
     def shared_bytes(self) -> int:
-        """Barriers of a chain that is fetched say that a stage, or the tiles of `once`, are full, or were read."""
+        """Where tiles are fetched there are two barriers, for full and for read, of each stage and of the tiles of
+        `once`."""
         barriers = 0 if self.boxes is None else BARRIER_BYTES * (2 * self.stages + 2)
         return self.ring_end + barriers + ALIGNMENT
 
@@ -102,10 +104,10 @@ class TileChain:
 
     @property
     def runs(self) -> int:
-        return math.prod(axis_size(axis) for axis in self.program.global_ranges) // self.run
+        return math.prod(size_of(axis) for axis in self.program.global_ranges) // self.run
 
     def offset(self, memory: UOp) -> int:
-        """Where a tile begins: in shared memory, or in its stage."""
+        """The offset of a tile in shared memory, or in its stage."""
         group = self.once if memory in self.once else self.ring
         return sum(map(tile_bytes, group[: group.index(memory)]))
 
@@ -115,7 +117,8 @@ def tile_bytes(memory: UOp) -> int:
 
 
 def plan_chain(program: Program) -> TileChain | None:
-    """The chain of a program with several TILE_DOTs, or with one of what threads hold; None for any other."""
+    """The chain of a program with several TILE_DOTs, or with one whose left operand is in registers; None for any
+    other."""
     dots = tuple(node for node in program.body if node.op is Ops.TILE_DOT)
     if len(dots) < 2 and not any(node.arg.left is None for node in dots):
         return None
@@ -127,10 +130,8 @@ def plan_chain(program: Program) -> TileChain | None:
     loop = next((found[0] for found in loops.values() if found), None)
     ring = tuple(memory for memory, found in loops.items() if found)
     once = tuple(memory for memory, found in loops.items() if not found)
-    threads = 1
-    for axis in program.local_ranges:
-        threads *= axis_size(axis)
-    users = _users_of(program)
+    threads = math.prod(map(size_of, program.local_ranges))
+    users = consumers(program.body)
     rescaled = {dot: found for dot in dots if (found := _find_rescaled(program, dot, users)) is not None}
     clipped = {dot: users[dot][0] for dot in dots if _is_clipped(dot, users)}
     chain = TileChain(program, dots, loop, once, ring, None, 1, threads, 1, rescaled, clipped)
@@ -150,7 +151,7 @@ def plan_chain(program: Program) -> TileChain | None:
     late = next(iter(rescaled), None) if len(dots) == 2 and dots[1] in rescaled else None
     if late is not None and room >= MIN_LATE_STAGES:
         return replace(chain, stages=min(MAX_LATE_STAGES, room), late=late)
-    return replace(chain, stages=max(1, min(MAX_STAGES, axis_size(loop) + 1, room)))
+    return replace(chain, stages=max(1, min(MAX_STAGES, size_of(loop) + 1, room)))
 
 
 def chain_launch(chain: TileChain) -> Launch:
@@ -161,8 +162,8 @@ def chain_launch(chain: TileChain) -> Launch:
 
 
 def _boxes_of(program: Program, stores: dict[UOp, list[UOp]], threads: int) -> dict[UOp, Box] | None:
-    """The boxes of a program whose tiles a warp group of its own fetches. With one group that multiplies, another
-    work-group of the multiprocessor does so while it waits."""
+    """The boxes of a program whose tiles are fetched by a separate warp group; None for any other. With a single group
+    that multiplies there is none: another work-group of the multiprocessor multiplies while it waits."""
     is_known = program.section is None and all(axis.src[0].is_const for axis in program.global_ranges)
     if not is_known or threads not in [count * WARP_GROUP for count in MULTIPLYING_GROUPS]:
         return None
@@ -170,8 +171,8 @@ def _boxes_of(program: Program, stores: dict[UOp, list[UOp]], threads: int) -> d
 
 
 def _find_run(program: Program, loop: UOp) -> tuple[int, bool]:
-    """How many tiles a work-group takes at a time, and whether that is equally much work for all: as many as have the
-    same steps all together, where the number of steps of a tile depends on the tile."""
+    """How many tiles a work-group takes at a time, and whether that is equal work for all: where the number of steps
+    depends on the tile, as many tiles as always have the same number of steps together."""
     count = loop.src[0]
     axes = sorted(count.ranges, key=lambda axis: axis.arg.id)
     if any(node.op not in (Ops.CONST, Ops.RANGE) and not node.op.is_elementwise for node in toposort(count)):
@@ -183,18 +184,10 @@ def _find_run(program: Program, loop: UOp) -> tuple[int, bool]:
         return 1, False
     others = [axis for axis in axes if axis is not last]
     totals = {
-        sum(tile_value(count, {**dict(zip(others, place)), last: number}) for number in range(axis_size(last)))
-        for place in itertools.product(*(range(axis_size(axis)) for axis in others))
+        sum(tile_value(count, {**dict(zip(others, at)), last: number}) for number in range(size_of(last)))
+        for at in itertools.product(*(range(size_of(axis)) for axis in others))
     }
-    return (axis_size(last), True) if len(totals) == 1 else (1, False)
-
-
-def _users_of(program: Program) -> dict[UOp, list[UOp]]:
-    users: dict[UOp, list[UOp]] = {}
-    for node in program.body:
-        for source in node.src:
-            users.setdefault(source, []).append(node)
-    return users
+    return (size_of(last), True) if len(totals) == 1 else (1, False)
 
 
 def _is_clipped(dot: UOp, users: dict[UOp, list[UOp]]) -> bool:
@@ -216,9 +209,9 @@ def _is_clipped(dot: UOp, users: dict[UOp, list[UOp]]) -> bool:
 
 
 def _find_rescaled(program: Program, dot: UOp, users: dict[UOp, list[UOp]]) -> Rescaled | None:
-    """Whether STORE(at, LOAD(at) * factor + dot) is all that the product is for."""
+    """The product as STORE(at, LOAD(at) * factor + dot), if that is its only use."""
     body = program.body
-    (add, *others) = users.get(dot, [dot])
+    (add, *others) = users[dot] or [dot]
     if others or add.op is not Ops.ADD or len(users.get(add, ())) != 1 or users[add][0].op is not Ops.STORE:
         return None
     store, product = users[add][0], next((source for source in add.src if source is not dot), dot)
@@ -235,7 +228,7 @@ def _find_rescaled(program: Program, dot: UOp, users: dict[UOp, list[UOp]]) -> R
 
 
 def _live_registers(program: Program, dots: tuple[UOp, ...], rescaled: Collection[UOp]) -> int:
-    """Registers for accumulators and arrays, and for the largest product beside them."""
+    """Registers for accumulators and arrays, and for the largest product."""
     arrays = {node: node.arg.size for node in program.body if node.op is Ops.DEFINE_REG}
     sums = find_sums(program).values()
     held = [columns_of(dot) // 2 for dot in dots if dot not in rescaled]
@@ -250,10 +243,7 @@ def find_sums(program: Program) -> dict[UOp, UOp]:
 
 
 def axis_product(acc: UOp) -> int:
-    total = 1
-    for axis in acc.src[1:]:
-        total *= axis_size(axis)
-    return total
+    return math.prod(map(size_of, acc.src[1:]))
 
 
 def _loops_around(node: UOp) -> list[UOp]:
@@ -270,13 +260,10 @@ def _stage_first(program: Program, loop: UOp, ring: tuple[UOp, ...]) -> tuple[tu
     needed = set(toposort(*stores))
     staging = [node for node in inside if node in needed and node.op is not Ops.BARRIER]
     ready = next(node for node in inside if node.op is Ops.BARRIER and stores & set(toposort(node)))
-    users: dict[UOp, list[UOp]] = {}
-    for node in inside:
-        for source in node.src:
-            users.setdefault(source, []).append(node)
-    alone = set(stores)  # what nothing but staging needs
+    users = consumers(inside)
+    alone = set(stores)  # nodes that only staging needs
     for node in reversed(staging):
-        if all(user in alone for user in users.get(node, ())):
+        if all(user in alone for user in users[node]):
             alone.add(node)
     barriers = {node for node in inside if node.op is Ops.BARRIER and node in needed}
     rest = [node for node in inside if node not in alone and node not in barriers and node is not ready]
@@ -284,8 +271,8 @@ def _stage_first(program: Program, loop: UOp, ring: tuple[UOp, ...]) -> tuple[tu
 
 
 def _products_first(nodes: list[UOp], sums: Collection[UOp]) -> list[UOp]:
-    """Products of tiles alone before all else, and those of what threads hold, where they are summed, as soon as these
-    hold it."""
+    """Products of two tiles first; products whose left operand is in registers, where they are summed, directly after
+    that operand."""
     dots = [node for node in nodes if node.op is Ops.TILE_DOT]
     order = [node for node in nodes if node not in dots or node.arg.left is None]
     for dot in dots:

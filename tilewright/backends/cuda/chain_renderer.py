@@ -1,9 +1,9 @@
 """Programs with several TILE_DOTs as CUDA C: attention and its gradients. In: a `TileChain`. Out: the text of a kernel.
 
-The loop that stages tiles is software-pipelined: what stages a step stands in a function of the number of the step, and
-runs some steps ahead, in all threads or in a warp group of its own (`chain_fetch.py`). A product is held in an array of
-registers, from which all else is computed; where the products of all steps are summed, the tensor core adds them
-itself. An operand that threads hold is packed in pairs."""
+The loop that stages tiles is software-pipelined: a function of the number of the step stages it, and runs some steps
+ahead, in all threads or in a separate warp group (`chain_fetch.py`). A product is in an array of registers, from which
+all else is computed; where the products of all steps are summed, the tensor core adds them itself. An operand in
+registers is packed in pairs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen.c_style.expressions import Expression
 from tilewright.codegen.c_style.launch import Launch
 from tilewright.codegen.c_style.renderer import CStyleRenderer
-from tilewright.codegen.tiles import axis_size, tile_part
+from tilewright.codegen.tiles import tile_part
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Param, Program
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.walk import size_of
 
 
 class ChainLanguage(CudaLanguage):
@@ -56,7 +57,7 @@ class ChainRenderer(CStyleRenderer):
         self.copies = self.tiles.find_copies(chain.program)
         self.copied_loads = {store.src[1] for store in self.copies}
         self.loops: list[UOp] = []
-        self.in_flight: list[str] = []  # the registers of products that run, in the order in which they began
+        self.in_flight: list[str] = []  # the registers of the products in flight, in order of issue
         self.replaced = {node for found in chain.rescaled.values() for node in found.replaced}
         self.replaced.update(node.src[0] for node in chain.clipped.values())
         self.sums = find_sums(chain.program)
@@ -65,7 +66,8 @@ class ChainRenderer(CStyleRenderer):
         self.wide = find_wide_stores(chain)
 
     def _find_folded(self) -> set[UOp]:
-        """Accumulators of one update in their own block: the fold of a tile, whose elements need no start."""
+        """Accumulators with one update, in the block that declares them: the reduction of a tile needs no initial
+        value."""
         homes: dict[UOp, int] = {}
         depth, found = 0, set()
         for node in self.program.body:
@@ -108,7 +110,7 @@ class ChainRenderer(CStyleRenderer):
             super().open_loop(axis, start, stop)
             return
         size = axis.src[0]
-        self.stop = str(axis_size(axis)) if size.is_const else self.emitter.operand(size, {}).text
+        self.stop = str(size_of(axis)) if size.is_const else self.emitter.operand(size, {}).text
         name = self.emitter.axis_name(axis)
         self.emitter.values[axis] = {(): Expression(name)}
         kind = self.language.type_name(axis.dtype)
@@ -120,9 +122,9 @@ class ChainRenderer(CStyleRenderer):
         return f"shared + {self.chain.once_bytes} + {slot} * {self.chain.stage_bytes}"
 
     def _begin_steps(self) -> None:
-        """The end of the function that stages a step; the first steps are staged, and the loop begins. A stage is
-        filled again once all threads have seen the products of its step done: a step later where one is made late. The
-        first step has none to make, so that it is written apart."""
+        """Ends the function that stages a step, stages the first steps, and begins the loop. A stage is filled again
+        once all threads have seen the products of its step done: a step later where one is late. The first step has no
+        late product, so it is a separate instance."""
         chain, axis = self.chain, self.chain.loop
         assert axis is not None
         name = self.emitter.axis_name(axis)
@@ -159,7 +161,7 @@ class ChainRenderer(CStyleRenderer):
         self._wait_all()
         self.text(self.close_products())
 
-    # What differs where a warp group of its own fetches tiles: `fetched_chain.py`.
+    # `fetched_chain.py` overrides these, where a separate warp group fetches tiles.
 
     @property
     def ahead(self) -> int:
@@ -191,15 +193,15 @@ class ChainRenderer(CStyleRenderer):
         self.tiles.copy(store, *self.copies[store])
 
     def _multiply_late(self, dot: UOp) -> None:
-        """What the threads hold since the last step, by the tile of that step."""
-        place = f"shared_address({self._stage('last')} + {self.chain.offset(memory_of(dot.src[1]))})"
-        self.text(chain_text.multiply(dot, self._array(dot), "held", place, is_added=True))
+        """The product of the values that the threads hold since the last step and the tile of that step."""
+        address = f"shared_address({self._stage('last')} + {self.chain.offset(memory_of(dot.src[1]))})"
+        self.text(chain_text.multiply(dot, self._array(dot), "held", address, is_added=True))
         self.in_flight.append(self._array(dot))
 
-    # ------------------------------------------------------------ products that run
+    # ------------------------------------------------------------ products in flight
 
     def _wait(self, name: str) -> None:
-        """Until the product into the registers `name` is done, if it runs, and with it those that began before."""
+        """Waits for the product into the registers `name`, if it is in flight, and for those issued before it."""
         if name in self.in_flight:
             count = len(self.in_flight) - self.in_flight[::-1].index(name)
             done, self.in_flight = self.in_flight[:count], self.in_flight[count:]
@@ -213,7 +215,7 @@ class ChainRenderer(CStyleRenderer):
             self._wait(self.in_flight[-1])
 
     def _array(self, dot: UOp) -> str:
-        """The registers that a product is made in."""
+        """The registers of a product."""
         if dot in self.chain.rescaled:
             return self.memory.names[self.chain.rescaled[dot].array]
         acc = self.sums.get(dot)
@@ -235,7 +237,7 @@ class ChainRenderer(CStyleRenderer):
             if node is self.chain.ready:
                 self._begin_steps()
             elif self.chain.loop is None or self.chain.loop in self.emitter.values:
-                # What is staged before the loop is waited for with the first step.
+                # Tiles that are staged before the loop are waited for with the first step.
                 self.text(["copies_sent();", "copies_done<0>();", "stores_done();", "__syncthreads();"])
         elif node in self.wide:
             self._store_wide(node, self.wide[node])
@@ -285,14 +287,14 @@ class ChainRenderer(CStyleRenderer):
             self.emitter.line(f"{register.text} *= {self.emitter.operand(factor, at).text};")
 
     def _clip(self, node: UOp) -> None:
-        """The product with a constant where the comparison fails: in its registers, and where it fails for any of them.
-        Few tiles are at an edge."""
+        """Replaces elements of the product, in its registers, by a constant where the comparison fails. One test skips
+        it for a tile in which none fails: few tiles are at an edge."""
         condition, dot, other = node.src
         registers = self._elements(node, dot, self._array(dot))
         worst = []
         for number, is_left in zip(condition.src, (True, False)):
             steps = affine(number).terms
-            at = {a: axis_size(a) - 1 if (steps.get(a, 0) > 0) is is_left else 0 for a in self.facts.axes(node)}
+            at = {a: size_of(a) - 1 if (steps.get(a, 0) > 0) is is_left else 0 for a in self.facts.axes(node)}
             worst.append(self.emitter.operand(number, at))
         self.emitter.line(f"if (!({self._spell(condition, worst).text})) {{")
         self.emitter.depth += 1
@@ -315,7 +317,7 @@ class ChainRenderer(CStyleRenderer):
         return name
 
     def _pairs(self, node: UOp) -> list[str]:
-        """For each instruction's part of the sum two neighbours of both rows, and those 8 further on."""
+        """For each instruction's part of the sum: two adjacent elements of both rows, and the two 8 further on."""
         value, forms = node.src[0], [affine(number).terms for number in node.src[4:6]]
         found: dict[tuple[int, int], str] = {}
         for _, at in self.emitter.elements(value):
@@ -329,16 +331,16 @@ class ChainRenderer(CStyleRenderer):
         ]
 
     def _store_wide(self, store: UOp, wide: WideStore) -> None:
-        """Four pairs of columns at a time, which four threads exchange for eight neighbours each."""
-        place, (value, group, pair) = store.src[0], wide
-        base, steps = tile_part(place.src[1])
+        """Four pairs of columns at a time, which four threads exchange for eight adjacent columns each."""
+        index, (value, group, pair) = store.src[0], wide
+        base, steps = tile_part(index.src[1])
         axes = [axis for axis in self.facts.axes(store) if axis not in (group, pair)]
         start = "0" if base is None else self.emitter.operand(base, {}).text
-        name = self.memory.names[memory_of(place)]
-        for others in itertools.product(*(range(axis_size(axis)) for axis in axes)):
+        name = self.memory.names[memory_of(index)]
+        for others in itertools.product(*(range(size_of(axis)) for axis in axes)):
             at = dict(zip(axes, others))
-            mask = self.emitter.operand(place.src[2], at).text if len(place.src) > 2 else "true"
-            for first in range(0, axis_size(group), 4):
+            mask = self.emitter.operand(index.src[2], at).text if len(index.src) > 2 else "true"
+            for first in range(0, size_of(group), 4):
                 words = []
                 for number in range(first, first + 4):
                     both = [self.emitter.operand(value, {**at, group: number, pair: n}).text for n in (0, 1)]

@@ -1,5 +1,5 @@
-"""Wide stores of what products leave in threads. In: a `TileChain`. Out: its stores in which each of the 4 threads of a
-row writes 2 of every 8 columns. These threads exchange what they have, so that each stores 8 neighbours at once."""
+"""Wide stores of products in registers. In: a `TileChain`. Out: its stores in which each of the 4 threads of a
+row writes 2 of every 8 columns. These threads exchange their columns, so that each stores 8 adjacent ones at once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from tilewright.backends.cuda.chain_plan import TileChain
 from tilewright.backends.cuda.chain_text import operand_of
 from tilewright.base.dtype import dtypes
 from tilewright.base.records import NamedTuple
-from tilewright.codegen.tiles import axis_size, tile_value
+from tilewright.codegen.tiles import tile_value
 from tilewright.graph.affine import Affine, affine
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.walk import size_of
 
 # Threads that share a row, and columns of which each of them has a pair.
 QUAD, COLUMNS, PAIR = 4, 8, 2
@@ -31,7 +32,7 @@ template <typename T> __device__ inline void store_wide(T* to, word a, word b, w
 
 
 class WideStore(NamedTuple):
-    """What is rounded and stored, and the axes of groups of 8 columns and of pairs."""
+    """The value that is rounded and stored, and the axes of groups of 8 columns and of pairs."""
 
     value: UOp
     group: UOp
@@ -46,14 +47,14 @@ def find_wide_stores(chain: TileChain) -> dict[UOp, WideStore]:
 
 
 def _find_wide(chain: TileChain, store: UOp) -> WideStore | None:
-    place, value = store.src[:2]
+    index, value = store.src[:2]
     operand = operand_of(chain.dots[0])
     if value.op is Ops.BITCAST:  # memory may hold the dtype as its bits
         value = value.src[0]
     is_rounded = value.op is Ops.CAST and value.dtype is operand and value.src[0].dtype is dtypes.float32
-    if store.arg is not None or memory_of(place).op is not Ops.PARAM or not is_rounded:
+    if store.arg is not None or memory_of(index).op is not Ops.PARAM or not is_rounded:
         return None
-    form, threads = affine(place.src[1]), chain.program.local_ranges
+    form, threads = affine(index.src[1]), chain.program.local_ranges
     lanes = VECTOR_BYTES // operand.itemsize
     tiles = {atom: step for atom, step in form.terms.items() if any(axis.arg.kind.is_tile for axis in atom.ranges)}
     pair = next((axis for axis, step in tiles.items() if step == 1 and _is_axis(axis, PAIR)), None)
@@ -66,15 +67,15 @@ def _find_wide(chain: TileChain, store: UOp) -> WideStore | None:
     if len(own) != 1:
         return None
     del rest[own[0]]
-    masks = [affine(number) for mask in place.src[2:] for number in _compared(mask)]
+    masks = [affine(number) for mask in index.src[2:] for number in _compared(mask)]
     is_shared = all(_is_shared(each, threads[0]) for each in (Affine(rest, 0), *masks))
-    is_masked = any({pair, group} & set(mask.ranges) for mask in place.src[2:])
+    is_masked = any({pair, group} & set(mask.ranges) for mask in index.src[2:])
     is_aligned = not any(step % lanes for step in (*rest.values(), form.constant))
     return WideStore(value.src[0], group, pair) if is_shared and is_aligned and not is_masked else None
 
 
 def _is_axis(atom: UOp, multiple: int) -> bool:
-    return atom.op is Ops.RANGE and atom.arg.kind is AxisType.UPCAST and axis_size(atom) % multiple == 0
+    return atom.op is Ops.RANGE and atom.arg.kind is AxisType.UPCAST and size_of(atom) % multiple == 0
 
 
 def _compared(mask: UOp) -> tuple[UOp, ...]:
@@ -85,14 +86,14 @@ def _compared(mask: UOp) -> tuple[UOp, ...]:
 
 
 def _values(atom: UOp, thread: UOp) -> list[int] | None:
-    """What an expression of the thread alone is for each thread."""
+    """The value of an expression for each thread; None where it depends on other axes."""
     if any(axis is not thread for axis in atom.ranges):
         return None
-    return [tile_value(atom, {thread: number}) for number in range(axis_size(thread))]
+    return [tile_value(atom, {thread: number}) for number in range(size_of(thread))]
 
 
 def _is_number_in_quad(atom: UOp, thread: UOp) -> bool:
-    return thread in atom.ranges and _values(atom, thread) == [n % QUAD for n in range(axis_size(thread))]
+    return thread in atom.ranges and _values(atom, thread) == [n % QUAD for n in range(size_of(thread))]
 
 
 def _is_shared(form: Affine, thread: UOp) -> bool:

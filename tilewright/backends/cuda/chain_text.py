@@ -1,5 +1,5 @@
-"""The CUDA text of products in a `TileChain`. In: a TILE_DOT and where its tiles lie. Out: lines of text.
-`chain_renderer.py` says how the pieces work together."""
+"""The CUDA text of products in a `TileChain`. In: a TILE_DOT and the addresses of its tiles. Out: lines of text.
+`chain_renderer.py` describes how the pieces work together."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tilewright.graph.uop import UOp
 
 # Steps of a sum that an instruction takes, and rows of a warp group.
 STEP, GROUP_ROWS = 16, 64
-# What the threads of a chain's text share beyond the helpers of any product of tiles. A power of two that is denormal
-# counts as 0: it is a weight beside one that is at least 1.
+# Helpers of a chain besides those of any product of tiles. A denormal power of two is flushed to 0: it is a weight
+# beside one that is at least 1.
 _HELPERS = """\
 __device__ inline float exp2_float32(float x) {
   float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;
@@ -61,7 +61,7 @@ def helper_name(dot: UOp) -> str:
 
 
 def _multiply_helper(dot: UOp) -> str:
-    """A step of the sum: the product, plus what the registers hold where `add`."""
+    """A step of the sum: the product, added to the registers where `add`."""
     count, kind = columns_of(dot) // 2, OPERANDS[operand_of(dot)]
     names = ", ".join(f"%{number}" for number in range(count))
     results = ", ".join(f'"+f"(acc[{number}])' for number in range(count))
@@ -85,20 +85,20 @@ def _multiply_helper(dot: UOp) -> str:
     )
 
 
-def described(layout: TileLayout, place: str, itemsize: int) -> str:
+def described(layout: TileLayout, address: str, itemsize: int) -> str:
     """The operand's part of a step: 32 bytes of a line, or the lines of 16 elements where these run across the sum."""
     if not is_summed_fast(layout):
         step = STEP * layout.summed_step * itemsize
-        return f"describe({place} + part * {step}, {layout.block_step * itemsize}, {PATTERN_BYTES})"
+        return f"describe({address} + part * {step}, {layout.block_step * itemsize}, {PATTERN_BYTES})"
     offset = f"part * {STEP_BYTES}"
     if layout.summed_block:
         per_line = layout.summed_block // STEP
         offset = f"part / {per_line} * {layout.summed_block_step * itemsize} + part % {per_line} * {STEP_BYTES}"
-    return f"describe({place} + {offset}, 16, {PATTERN_BYTES})"
+    return f"describe({address} + {offset}, 16, {PATTERN_BYTES})"
 
 
 def multiply(dot: UOp, name: str, left: str, right: str, is_added: bool) -> list[str]:
-    """All steps of a product into the registers `name`, which are there after `wait`; `left` names registers, or the
+    """All steps of a product into the registers `name`, which may be read after `wait`; `left` names registers, or the
     address of a tile."""
     itemsize = operand_of(dot).itemsize
     layout = dot.arg.left
@@ -106,8 +106,8 @@ def multiply(dot: UOp, name: str, left: str, right: str, is_added: bool) -> list
         first = f"{left} + part * 4"
     else:
         group = GROUP_ROWS * layout.own_step if is_summed_fast(layout) else layout.block_step
-        place = f"{left} + thread / 128 * {group * itemsize}" if rows_of(dot) > GROUP_ROWS else left
-        first = described(layout, place, itemsize)
+        address = f"{left} + thread / 128 * {group * itemsize}" if rows_of(dot) > GROUP_ROWS else left
+        first = described(layout, address, itemsize)
     second = described(dot.arg.right, right, itemsize)
     return [
         "products_start();",
@@ -120,7 +120,7 @@ def multiply(dot: UOp, name: str, left: str, right: str, is_added: bool) -> list
 
 def wait(names: list[str], unfinished: int, is_late: bool = False) -> list[str]:
     """Waits for all products but the last ones, after which the registers `names` may be read. Where one of those is
-    made late, there is none of it in the first step."""
+    late, the first step has one fewer."""
     count = f"is_first.value ? {unfinished - 1} : {unfinished}" if is_late else str(unfinished)
     return [f"products_done<{count}>();", *(f"settle({name});" for name in names)]
 
@@ -138,7 +138,7 @@ def stage_ahead(ahead: int, stop: str) -> list[str]:
 
 
 def open_step(ahead: int, step: str, stop: str) -> list[str]:
-    """Waits for the tiles of a step, and stages one that lies ahead."""
+    """Waits for the tiles of a step, and stages a later one."""
     following = [f"if ({step} + {ahead} < {stop}) stage_step({step} + {ahead}, next);", "copies_sent();"]
     waiting = [f"copies_done<{max(0, ahead - 1)}>();", "stores_done();", "__syncthreads();"]
     # Without stages to spare a step is staged after the last one is done, and waited for.
@@ -153,7 +153,7 @@ def close_step(stages: int, is_late: bool) -> list[str]:
 
 
 def run_steps(kind: str, stop: str) -> list[str]:
-    """All steps of a loop whose body is a function, the first of which is written apart."""
+    """All steps of a loop whose body is a function; the first step is a separate instance."""
     return [
         f"if (0 < {stop}) run_step(0, Flag<true>());",
         "#pragma unroll 1",

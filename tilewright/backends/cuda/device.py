@@ -36,7 +36,7 @@ _NATIVE_OPS = BASIC_OPS | {"EXP2", "LOG2", "SIN"}
 
 MAX_COMPILE_THREADS = 16
 
-# What every card takes as arguments of a kernel.
+# Bytes of kernel arguments that every card accepts.
 PARAMETER_BYTES = 4096
 POINTER_BYTES = 8
 
@@ -83,7 +83,7 @@ class CudaDriver(Driver):
 
     @property
     def compile_threads(self) -> int:  # type: ignore[override]
-        """NVRTC leaves the interpreter to other threads while it works."""
+        """NVRTC releases the GIL while it works."""
         found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return min(found, MAX_COMPILE_THREADS)
 
@@ -116,7 +116,7 @@ class CudaDriver(Driver):
         return compile_text(source, self.target.arch)
 
     def load(self, binary: bytes, program: Program) -> CudaKernel:
-        """Modules stay loaded: the engine keeps its kernels as long as the process."""
+        """Modules stay loaded for the life of the process."""
         self.card.enter()
         library, product = self.card.library, plan_dot(program)
         chain = plan_chain(program)
@@ -162,7 +162,7 @@ class CudaDriver(Driver):
         return CudaRunner(self.card, [(self._fitting(kernel, arguments), arguments) for kernel, arguments in launches])
 
     def _fitting(self, kernel: CudaKernel, arguments: Sequence[Address]) -> CudaKernel:
-        """The kernel; compiled once more without promises about its buffers where one it writes has two names."""
+        """The kernel; compiled again without `restrict` where a buffer that it writes is given twice."""
         if not kernel.shares_written(arguments):
             return kernel
         key = int(kernel.function)
@@ -183,7 +183,7 @@ class CudaDriver(Driver):
 
 
 def open_device(name: str) -> CudaDriver:
-    toolchain()  # a machine without the compiler is told so before any card is opened
+    toolchain()  # raises where the compiler is missing, before any card is opened
     number = name.partition(":")[2]
     return CudaDriver(Card(int(number) if number else 0))
 

@@ -1,10 +1,10 @@
 """Programs with a DOT, on the card's asynchronous tensor cores. In: a `Program`. Out: the text of one kernel, its
 launch and the tensor maps it takes. Stands beside `renderer.py`, which writes every other program.
 
-One warp group fetches boxes of both operands into a ring of stages in shared memory (the copy engine does, and tells a
-barrier when a stage is full); the others multiply what lies there into registers and hand the stage back. A work-group
-goes on to its next tile by itself, so that fetching never waits for what is done with a finished tile: the rest of the
-program, which runs on the elements in registers."""
+One warp group has the copy engine fetch boxes of both operands into a ring of stages in shared memory, where a barrier
+tells when a stage is full; the others multiply the stages into registers and hand them back. Work-groups are
+persistent: fetching for the next tile does not wait for the rest of the program, which runs on the finished tile in
+registers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tilewright.backends.cuda.tile_plan import plan_ring
 from tilewright.backends.cuda.tile_renderer import TileRenderer
 from tilewright.codegen.c_style.launch import Launch
 from tilewright.codegen.c_style.renderer import CStyleRenderer, Expression
-from tilewright.codegen.tiles import axis_size
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Param, Program
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import size_of
 
 # Work-groups that run at the same time share operands in the cache if their tiles are close: tiles are numbered down
 # bands of this many rows of tiles.
@@ -33,7 +33,7 @@ BAND = 16
 
 
 class DotLanguage(CudaLanguage):
-    """The kernel takes the two tensor maps in front of its buffers."""
+    """The kernel takes the two tensor maps before its buffers."""
 
     def __init__(self, program: Program, plan: DotPlan) -> None:
         super().__init__(program)
@@ -61,7 +61,7 @@ class DotRenderer(CStyleRenderer):
 
     def open_launch(self) -> None:
         plan = self.plan
-        tiles = math.prod(axis_size(axis) for axis in self.program.global_ranges)
+        tiles = math.prod(size_of(axis) for axis in self.program.global_ranges)
         decode = self.decode_tile()
         self.text(dot_text.open_kernel(plan))
         self.text(dot_text.fetching_group(plan, tiles, decode, self.coordinates))
@@ -73,14 +73,14 @@ class DotRenderer(CStyleRenderer):
     def decode_tile(self) -> list[str]:
         """The axes of the grid from the number of a tile: bands of rows, then columns, batches outermost."""
         plan, lines = self.plan, []
-        rows = axis_size(plan.row_tiles) if plan.row_tiles is not None else 1
-        columns = axis_size(plan.column_tiles) if plan.column_tiles is not None else 1
+        rows = size_of(plan.row_tiles) if plan.row_tiles is not None else 1
+        columns = size_of(plan.column_tiles) if plan.column_tiles is not None else 1
         if plan.batch:
             lines.append(f"const int inner = tile % {rows * columns};")
             stride = rows * columns
             for axis in reversed(plan.batch):
-                lines.append(f"const int {self.emitter.axis_name(axis)} = tile / {stride} % {axis_size(axis)};")
-                stride *= axis_size(axis)
+                lines.append(f"const int {self.emitter.axis_name(axis)} = tile / {stride} % {size_of(axis)};")
+                stride *= size_of(axis)
         inner = "inner" if plan.batch else "tile"
         lines += [
             f"const int band = {inner} / {BAND * columns}, within = {inner} - band * {BAND * columns};",
@@ -96,7 +96,7 @@ class DotRenderer(CStyleRenderer):
         return lines
 
     def coordinates(self, side: Side) -> str:
-        """Where the boxes of an operand lie in the dimensions of the loops around the product."""
+        """The coordinates of an operand's boxes in the dimensions of the loops around the product."""
         return "".join(f", {self.emitter.values[axis][()].text}" for axis in side.batch)
 
     def close_launch(self) -> None:
@@ -120,10 +120,10 @@ class DotRenderer(CStyleRenderer):
         row_form, column_form = (affine(number).terms for number in node.src[4:])
         self.emitter.values[node] = {}
         wide = dot_text.is_exchanged(node.src[5])
-        for place, at in self.emitter.elements(node):
+        for coordinates, at in self.emitter.elements(node):
             row = sum(step * at[axis] for axis, step in row_form.items() if axis.arg.kind is AxisType.UPCAST)
             column = sum(step * at[axis] for axis, step in column_form.items() if axis.arg.kind is AxisType.UPCAST)
-            self.emitter.values[node][place] = Expression(f"acc[{dot_text.register(row, column, wide)}]")
+            self.emitter.values[node][coordinates] = Expression(f"acc[{dot_text.register(row, column, wide)}]")
 
 
 def render_program(program: Program, is_restricted: bool = True) -> str:

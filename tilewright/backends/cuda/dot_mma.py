@@ -1,7 +1,7 @@
 """Programs with a DOT, on the tensor cores of any card since sm_80. In: a `Program`. Out: the text of one kernel.
 Stands beside `dot.py`, which is for cards with wgmma; a product that wgmma does not take comes here too.
 
-All threads copy both operands' tiles into shared memory, two stages in turn, and each warp multiplies its part.
+All threads copy both operands' tiles into shared memory, in two alternating stages, and each warp multiplies its part.
 A register of an operand holds 4 bytes of the summed axis: one load where that axis is contiguous, else assembled
 from several. Lines are padded by 16 bytes, so that the 8 lines that a warp reads at once lie in different banks."""
 
@@ -16,11 +16,11 @@ from tilewright.base.target import TensorCore
 from tilewright.codegen.c_style.emitter import Emitter
 from tilewright.codegen.c_style.expressions import Expression
 from tilewright.codegen.c_style.renderer import CStyleRenderer
-from tilewright.codegen.tiles import axis_size
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import size_of
 
 CHUNK_BYTES = 16
 PADDING_BYTES = 16
@@ -43,7 +43,7 @@ template <int N> __device__ inline void copies_done() {
 
 
 class _Side:
-    """One operand: its name in the text, its lines in shared memory, and where its registers come from."""
+    """One operand: its name in the text, its lines in shared memory, and the source of its registers."""
 
     def __init__(
         self, name: str, buffer: str, kind: str, tile: int, size: int, steps: tuple[int, int], core: TensorCore
@@ -64,7 +64,7 @@ class _Side:
         return f"__shared__ __align__(16) unsigned char {self.name}_tile[{STAGES}][{self.lines * self.pitch}];"
 
     def copy(self, first: str, length: int, depth: int) -> list[str]:
-        """All threads copy chunks of lines; what lies past the edges is filled with zeros."""
+        """All threads copy chunks of lines, with zeros past the edges."""
         chunks = self.line_bytes // CHUNK_BYTES
         own, summed = first, f"step * {depth}"
         line_start, line_count = (own, self.size) if self.is_summed_fast else (summed, length)
@@ -88,8 +88,8 @@ class _Side:
         kind = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int"}[self.itemsize]
         parts = []
         for number in range(4 // self.itemsize):
-            place = f"{tile} + ({summed} + {number}) * {self.pitch} + ({own}) * {self.itemsize}"
-            parts.append(f"(unsigned int)*(const {kind}*)({place}) << {8 * self.itemsize * number}")
+            address = f"{tile} + ({summed} + {number}) * {self.pitch} + ({own}) * {self.itemsize}"
+            parts.append(f"(unsigned int)*(const {kind}*)({address}) << {8 * self.itemsize * number}")
         return " | ".join(parts)
 
 
@@ -221,13 +221,13 @@ def name_threads(emitter: Emitter, numbers: Sequence[UOp], thread: str) -> None:
     for axis in sorted(axes, key=lambda axis: axis.arg.id, reverse=True):
         name, kind = emitter.axis_name(axis), emitter.language.type_name(axis.dtype)
         divided = thread if stride == 1 else f"{thread} / {stride}"
-        emitter.line(f"const {kind} {name} = {divided} % {axis_size(axis)};")
+        emitter.line(f"const {kind} {name} = {divided} % {size_of(axis)};")
         emitter.values[axis] = {(): Expression(name)}
-        stride *= axis_size(axis)
+        stride *= size_of(axis)
 
 
 def parts_of_tile(numbers: Sequence[UOp]) -> list[UOp]:
-    """The axes of a thread's elements, but for neighbouring columns."""
+    """The tile axes of a thread's elements, except that of adjacent columns."""
     tiles = [(affine(number).terms, axis) for number in numbers for axis in number.ranges if axis.arg.kind.is_tile]
     return sorted((axis for terms, axis in tiles if terms[axis] > 1), key=lambda axis: axis.arg.id)
 

@@ -10,24 +10,24 @@ from tilewright.backends.cuda.tensor_map import TensorMap
 from tilewright.base.records import record
 from tilewright.base.target import TensorCore
 from tilewright.codegen.c_style.launch import Launch
-from tilewright.codegen.tiles import axis_size
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import size_of
 
 # One line of shared memory, the unit that the copy engine swizzles; an operand's box is that wide.
 LINE_BYTES = 128
 WARP_GROUP = 128
 # Rows that one wgmma instruction multiplies.
 GROUP_ROWS = 64
-# Left for barriers and for aligning the ring.
+# Shared memory for barriers and for aligning the ring.
 SPARE_SHARED_BYTES = 2048
 
 
 @record
 class Side:
-    """One operand: how it lies in memory, and the loops around the product that move it."""
+    """One operand: its layout in memory, and the loops around the product that it depends on."""
 
     map: TensorMap
     is_summed_fast: bool  # the summed axis is contiguous in memory, else the operand's own is
@@ -118,7 +118,7 @@ def _plan_side(node: UOp, number: int, tile: int, size: int, steps: tuple[int, i
         memory.arg.slot,
         start.constant * itemsize,
         itemsize,
-        (*sizes, *(axis_size(axis) for axis in batch)),
+        (*sizes, *(size_of(axis) for axis in batch)),
         tuple(step * itemsize for step in strides),
         (*box, *(1 for _ in batch)),
     )
@@ -127,7 +127,7 @@ def _plan_side(node: UOp, number: int, tile: int, size: int, steps: tuple[int, i
 
 def dot_launch(program: Program, plan: DotPlan) -> Launch:
     """One work-group a multiprocessor, or fewer where there are fewer tiles."""
-    tiles = math.prod(axis_size(axis) for axis in program.global_ranges)
+    tiles = math.prod(size_of(axis) for axis in program.global_ranges)
     return Launch(
         (min(tiles, program.target.cores), 1, 1), (plan.threads, 1, 1), (), (), min(tiles, program.target.cores)
     )

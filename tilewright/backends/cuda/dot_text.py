@@ -1,5 +1,5 @@
 """The CUDA text of a matrix product on wgmma and the bulk copy engine. In: a `DotPlan`. Out: lines of text.
-How the pieces work together is said in `dot.py`; how the instructions are spelt, here."""
+`dot.py` describes how the pieces work together; this module holds how the instructions are spelt."""
 
 from __future__ import annotations
 
@@ -25,20 +25,22 @@ ALIGNMENT = 1024
 # Registers of a thread that fetches, and of one that multiplies: together no more than a multiprocessor has.
 FETCHING_REGISTERS, MULTIPLYING_REGISTERS = 40, 232
 
-_HELPERS = """\
+SHARED_ADDRESS = """\
 typedef unsigned int word;
 typedef unsigned long long address;
 extern __shared__ unsigned char dynamic_shared[];
 
 __device__ inline word shared_address(const void* place) {
   address found; asm("cvta.to.shared.u64 %0, %1;" : "=l"(found) : "l"(place)); return (word)found;
-}
+}"""
+
+DESCRIBE = """\
 // A tile in shared memory as wgmma reads it: lines of 128 bytes, swizzled.
 __device__ inline address describe(word place, word leading, word stride) {
   return (address)((place & 0x3ffff) >> 4) | (address)(leading >> 4) << 16 | (address)(stride >> 4) << 32 | 1ull << 62;
 }"""
 
-# What the threads that fetch and those that multiply tell each other.
+# Synchronisation between the threads that fetch and those that multiply.
 BARRIER_HELPERS = """\
 struct __align__(64) TensorMap { address words[16]; };
 __device__ inline void barrier_start(word barrier, word count) {
@@ -65,7 +67,7 @@ def prelude(left: Side, right: Side, plan: DotPlan) -> list[str]:
     ranks = sorted({len(side.map.sizes) for side in (left, right)})
     exchange = [EXCHANGE] if is_exchanged(plan.node.src[5]) else []
     multiply = multiply_helper(plan.core, (left.is_summed_fast, right.is_summed_fast))
-    return [_HELPERS, BARRIER_HELPERS, *(fetch_helper(rank) for rank in ranks), multiply, *exchange]
+    return [SHARED_ADDRESS, DESCRIBE, BARRIER_HELPERS, *(fetch_helper(rank) for rank in ranks), multiply, *exchange]
 
 
 # The instruction leaves a thread 2 columns of each of 4 groups of 8; of 4 threads, each gets one group.
@@ -96,7 +98,7 @@ def register(row: int, column: int, is_exchanged: bool) -> int:
 
 
 def is_exchanged(column: UOp) -> bool:
-    """Whether threads hold 8 neighbouring columns, which they exchange for, or the 2 that the instruction leaves."""
+    """Whether threads hold 8 adjacent columns, after an exchange, and not the 2 that the instruction leaves."""
     terms = affine(column).terms.items()
     return any(step == 1 and axis.arg.kind.is_tile and int(axis.src[0].arg) > 2 for axis, step in terms)
 
@@ -115,8 +117,8 @@ def fetch_helper(rank: int) -> str:
 
 
 def multiply_helper(core: TensorCore, are_summed_fast: tuple[bool, bool]) -> str:
-    """A function that adds the product of two tiles to the accumulators of a warp group. Operands of 2 bytes say
-    whether the summed axis is the contiguous one."""
+    """A function that adds the product of two tiles to the accumulators of a warp group. The instruction for
+    operands of 2 bytes states whether the summed axis is the contiguous one."""
     count = core.rows * core.columns // core.threads
     kind, depth = OPERANDS[core.operand], STEP_BYTES // core.operand.itemsize
     registers = ", ".join(f"%{number}" for number in range(count))
@@ -148,7 +150,7 @@ def open_kernel(plan: DotPlan) -> list[str]:
 
 
 def _registers(plan: DotPlan, how: str, count: int) -> list[str]:
-    """Registers move from the threads that fetch to those that multiply, where these cannot have them otherwise."""
+    """Moves registers from the threads that fetch to those that multiply, where several groups multiply."""
     return [] if plan.multipliers == 1 else [f'asm volatile("setmaxnreg.{how}.sync.aligned.u32 {count};");']
 
 

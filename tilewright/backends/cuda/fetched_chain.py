@@ -1,9 +1,9 @@
-"""Chains whose tiles a warp group of its own fetches, as CUDA C. In: a `TileChain` with boxes. Out: the text of a
+"""Chains whose tiles are fetched by a separate warp group, as CUDA C. In: a `TileChain` with boxes. Out: the text of a
 kernel. Stands between `chain_renderer.py`, which writes products and what follows them, and `chain_fetch.py`, which has
 the text of barriers and fetches.
 
-The program of a tile of the grid stands in one function, with what fetches in one branch of it and all else in the
-other. A work-group takes tiles until none is left: while the result of one is stored, the next one is fetched."""
+The program of a tile of the grid is one function, which fetches in one branch and does all else in the other. A
+work-group takes tiles until none is left: while the result of one is stored, the next one is fetched."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tilewright.backends.cuda import chain_fetch
 from tilewright.backends.cuda.chain_plan import TileChain
 from tilewright.backends.cuda.chain_renderer import ChainRenderer
 from tilewright.codegen.c_style.expressions import Expression
-from tilewright.codegen.tiles import axis_size
 from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.walk import size_of
 
 
 class FetchedChainRenderer(ChainRenderer):
@@ -27,7 +27,7 @@ class FetchedChainRenderer(ChainRenderer):
         self.emitter.depth += 2
         stride = 1
         for axis in reversed(self.program.global_ranges):
-            name, size = self.emitter.axis_name(axis), axis_size(axis)
+            name, size = self.emitter.axis_name(axis), size_of(axis)
             self.emitter.line(f"const {self.language.type_name(axis.dtype)} {name} = tile / {stride} % {size};")
             self.emitter.values[axis] = {(): Expression(name)}
             stride *= size

@@ -1,6 +1,6 @@
-"""Lists of launches. In: kernels with their buffers, in order. Out: something that runs them again and again.
+"""Lists of launches. In: kernels with their buffers, in order. Out: a `Runner` of the list.
 The first runs are single launches; a list that is run again becomes a CUDA graph, whose launches take new buffers. In
-the graph a launch waits for those before it that touch the same memory, and runs beside the others."""
+the graph a launch waits for those before it that use the same memory, and runs in parallel with the others."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ class CudaKernel(NamedTuple):
     block: tuple[int, int, int]
     shared_bytes: int
     slots: tuple[int, ...]
-    maps: tuple[TensorMap, ...] = ()  # in front of the buffers
+    maps: tuple[TensorMap, ...] = ()  # before the buffers
     written: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()  # the bytes of each buffer, in the order of `slots`
-    variables: tuple[str, ...] = ()  # behind the buffers
+    variables: tuple[str, ...] = ()  # after the buffers
     values: tuple[int, ...] = ()  # of the variables, once they are bound
     has_table: bool = False  # whether it takes all buffers as one argument: a table of their addresses
 
     def shares_written(self, arguments: Sequence[Address]) -> bool:
-        """Whether it would write a buffer that it also has under another slot."""
+        """Whether it would write a buffer that another slot has too."""
         addresses = [arguments[slot][0].address + arguments[slot][1] for slot in self.slots]
         return any(addresses.count(arguments[slot][0].address + arguments[slot][1]) > 1 for slot in self.written)
 
 
 class _Launch:
-    """One launch: its arguments lie in memory of ours, where the driver reads them."""
+    """One launch, with its arguments in host memory, where the driver reads them."""
 
     def __init__(self, kernel: CudaKernel, arguments: Sequence[Address]) -> None:
         self.kernel = kernel
@@ -65,7 +65,7 @@ class _Launch:
         self.call = (kernel.function, *kernel.grid, *kernel.block, kernel.shared_bytes)
 
     def encode_maps(self, slot: int) -> None:
-        """Renews the tensor maps of a buffer after its address has changed."""
+        """Encodes the tensor maps of a buffer again after its address has changed."""
         for number, tensor_map in enumerate(self.kernel.maps):
             if tensor_map.slot == slot:
                 tensor_map.encode(self.addresses[self.position[slot]], self.map_start + MAP_BYTES * number)
@@ -78,14 +78,16 @@ class _Launch:
 
 
 class CudaRunner(Runner):
-    """A prepared list. Memory given at the start is kept alive here; memory given later is the caller's to keep."""
+    """A prepared list. Memory given at the start is kept alive here; the caller keeps memory that is given later."""
 
     def __init__(self, card: Card, launches: Sequence[tuple[CudaKernel, Sequence[Address]]]) -> None:
         self.card = card
         self.launches = [_Launch(kernel, arguments) for kernel, arguments in launches]
         self.memories: list[list[Any]] = [[memory for memory, _ in arguments] for _, arguments in launches]
         self.launch_kernel = card.library.raw("cuLaunchKernel")
-        self.exclusive: dict[tuple[int, int], int] = {}  # a launch and its parameter -> the memory of a run it has
+        self.exclusive: dict[
+            tuple[int, int], int
+        ] = {}  # a launch and its parameter -> the index of its exclusive memory of a run
         self.graph: _Graph | None = None
         self.runs = 0
 
@@ -118,12 +120,12 @@ class CudaRunner(Runner):
     def set_address(self, launch: int, param: int, address: Address) -> None:
         memory, offset = address
         if self.memories[launch][param] is not None:
-            # What is given at every run may be any memory: the graph must have been made with that in mind.
+            # From now on this parameter may be any memory: the graph is made again with that in mind.
             self.memories[launch][param] = self.graph = None
         chosen = self.launches[launch]
         position = chosen.position.get(param)
         start = memory.address + offset
-        # Most memories of a run, weights above all, are those of the run before: their launches stay as they are.
+        # Most memories of a run, such as weights, are those of the run before: their launches stay as they are.
         if position is not None and chosen.addresses[position] != start:
             chosen.addresses[position] = start
             chosen.encode_maps(param)
@@ -142,7 +144,7 @@ class CudaRunner(Runner):
         """For each launch the earlier ones that it waits for, without those that these wait for themselves."""
         accesses = [self._accesses(number) for number in range(len(self.launches))]
         orders: list[list[int]] = []
-        before: list[int] = []  # for each launch a bit for every one that is over when it starts
+        before: list[int] = []  # for each launch a bit for every one that has ended when it starts
         for number, own in enumerate(accesses):
             needed: list[int] = []
             done = 0
@@ -170,8 +172,8 @@ class CudaRunner(Runner):
 
 
 class _Access(NamedTuple):
-    """Bytes that a launch reads or writes. Where they are given at every run, they may be any, unless they lie in a
-    memory of the run that is shared with no other: that has a number."""
+    """Bytes that a launch reads or writes. Where they are given at every run they may be any, unless they are in an
+    exclusive memory of the run, which has a number."""
 
     start: int
     end: int
@@ -190,7 +192,7 @@ class _Access(NamedTuple):
 
 
 class _Graph:
-    """The launches as the card runs them by itself, each after those in its list of `orders`."""
+    """The launches as a CUDA graph, each after those in its list of `orders`."""
 
     def __init__(self, card: Card, launches: Sequence[_Launch], orders: Sequence[Sequence[int]]) -> None:
         self.card = card
@@ -217,7 +219,7 @@ class _Graph:
             self.card.library.fail("cuGraphLaunch", int(status))
 
     def __del__(self) -> None:
-        # The driver destroys a graph that still runs when it has ended; a process that ends takes all of them with it.
+        # The driver destroys a running graph when it has ended; the end of the process frees all of them.
         if hasattr(self, "launch") and not sys.is_finalizing():
             self.card.library.raw("cuGraphExecDestroy")(self.executable)
             self.card.library.raw("cuGraphDestroy")(self.graph)

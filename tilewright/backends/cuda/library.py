@@ -1,5 +1,6 @@
-"""The driver API. In: the name of a CUDA driver function and its arguments. Out: what it returns, or an error in words.
-cuda-bindings makes the calls where it is installed; otherwise ctypes does, on the driver that the system has."""
+"""The driver API. In: the name of a CUDA driver function and its arguments. Out: its result, or an error with the
+driver's message. cuda-bindings makes the calls where it is installed; otherwise ctypes does, on the driver that the
+system has."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ OUT_OF_MEMORY = 2
 _int, _uint, _size, _handle = ctypes.c_int, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p
 _address = ctypes.c_uint64
 
-# Name -> (symbol where it differs, what comes back through pointers, the other arguments). The pointers come first.
+# Name -> (symbol where it differs, results through pointers, the other arguments). The pointers come first.
 SIGNATURES: dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]] = {
     "cuInit": ("", (), (_uint,)),
     "cuDriverGetVersion": ("", (_int,), ()),
@@ -60,7 +61,7 @@ SIGNATURES: dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]] = {
 }
 # Those whose pointers come last.
 RESULTS_LAST = frozenset({"cuGetErrorName", "cuGetErrorString"})
-# What cuda-bindings wants as members of an enumeration: name -> (position, enumeration).
+# Arguments that cuda-bindings takes as members of an enumeration: name -> (position, enumeration).
 ENUMERATIONS = {
     "cuDeviceGetAttribute": (0, "CUdevice_attribute"),
     "cuFuncSetAttribute": (1, "CUfunction_attribute"),
@@ -117,11 +118,11 @@ class Library:
     def add_kernel_node(self, graph: Any, previous: Sequence[Any], params: KernelNodeParams) -> Any:
         """A launch of a graph, after those of the nodes `previous`."""
         needed = (_handle * max(len(previous), 1))(*previous)
-        place = ctypes.addressof(needed)
-        return self.call("cuGraphAddKernelNode", graph, place, len(previous), ctypes.addressof(params))
+        address = ctypes.addressof(needed)
+        return self.call("cuGraphAddKernelNode", graph, address, len(previous), ctypes.addressof(params))
 
     def node_params(self, params: KernelNodeParams) -> Any:
-        """The launch of a graph as `cuGraphExecKernelNodeSetParams` wants it."""
+        """The launch of a graph as an argument of `cuGraphExecKernelNodeSetParams`."""
         return ctypes.addressof(params)
 
 
@@ -156,9 +157,9 @@ def system_function(library: Any, name: str) -> Callable[..., Any]:
 
     def call(*given: Any) -> tuple[Any, ...]:
         found = [kind() for kind in results]
-        places = [ctypes.addressof(place) for place in found]
-        status = function(*given, *places) if is_last else function(*places, *given)
-        return (status, *(place.value for place in found))
+        addresses = [ctypes.addressof(result) for result in found]
+        status = function(*given, *addresses) if is_last else function(*addresses, *given)
+        return (status, *(result.value for result in found))
 
     return call
 
@@ -189,7 +190,7 @@ def driver_library() -> Library:
     except CudaError as error:
         raise _no_device(str(error)) from error
     except Exception as error:
-        # cuda-bindings has an error of its own for a driver that is not there; its class has moved between versions.
+        # cuda-bindings raises its own error for a missing driver; its class has moved between versions.
         if not type(error).__module__.startswith("cuda."):
             raise
         raise _no_device("the NVIDIA driver (libcuda) is not on this system") from error

@@ -1,5 +1,5 @@
 """Memory of a card. In: sizes, and bytes of the host. Out: copies, and blocks that return to a pool when dropped.
-A block may be handed out again at once: whatever still uses it stands earlier in the same queue."""
+A block may be reused at once: work that still uses it is earlier in the same queue."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tilewright.backends.cuda.library import OUT_OF_MEMORY, CudaError
 from tilewright.base.errors import InternalError
 
 MIN_BLOCK = 512
-# Sizes are rounded up to one of eight steps between powers of two, so that blocks of like sizes serve each other.
+# Sizes are rounded up to one of eight steps between powers of two, so that blocks are reused for similar sizes.
 STEPS = 8
 # Pinned memory that copies between pageable host memory and the card go through.
 STAGING_BYTES = 4 << 20
 STAGING_BUFFERS = 4
-# What is smaller goes through the driver's own staging, in one call.
+# Smaller copies use the driver's own staging, in one call.
 MIN_STAGED = 64 << 10
 
 
@@ -95,7 +95,7 @@ class Pool:
 
 
 class Staging:
-    """Copies between the host and a card through pinned buffers: while one is on the wire the next is filled."""
+    """Copies between the host and a card through pinned buffers: while one is transferred the next is filled."""
 
     def __init__(self, card: Card) -> None:
         self.card = card

@@ -1,4 +1,4 @@
-"""NVRTC. In: CUDA C text and an architecture such as 'sm_90a'. Out: a cubin, PTX or the compiler's complaints.
+"""NVRTC. In: CUDA C text and an architecture such as 'sm_90a'. Out: a cubin, PTX or the compiler's errors.
 It needs no card. cuda-bindings makes the calls where it is installed; otherwise ctypes does, on the library found."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from tilewright.base.errors import CompileError
 from tilewright.runtime.device import Unavailable
 
-# No fast maths: contraction to FMA is all that the meaning of an op allows.
+# No fast maths: the meaning of ops allows only contraction to FMA.
 OPTIONS = ("--std=c++17", "--fmad=true", "--device-as-default-execution-space")
 
 
@@ -133,7 +133,7 @@ def toolchain() -> str:
 
 
 def compile_text(source: str, arch: str, what: str = "CUBIN", more: Sequence[str] = ()) -> bytes:
-    """The binary of CUDA C for an architecture; for PTX of its virtual one. CompileError carries the complaints."""
+    """The binary of CUDA C for an architecture; for PTX of its virtual one. CompileError has the compiler's log."""
     target = arch.replace("sm_", "compute_") if what == "PTX" else arch
     options = [f"--gpu-architecture={target}", *OPTIONS, *more]
     status, log, output = nvrtc().compile(source.encode(), [option.encode() for option in options], what)

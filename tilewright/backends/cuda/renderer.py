@@ -1,5 +1,5 @@
 """Programs as CUDA C. In: a `Program`. Out: the text of one kernel, without any header: NVRTC alone compiles it.
-What is NVIDIA's own stands here: exchanges in a warp, conversions of small floats, the maximum that keeps NaN."""
+This file has what is specific to NVIDIA: exchanges in a warp, conversions of small floats, a maximum that keeps NaN."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _CONVERTED = {dtypes.float16: "f16", dtypes.bfloat16: "bf16"}
 
 
 class CudaLanguage(SimtLanguage):
-    """`restrict` promises the compiler that what is written is reached through one pointer alone. Rows that several
-    passes read then stay in registers. `device.py` keeps the promise: it takes the text without it where need be."""
+    """`restrict` tells the compiler that a written buffer is accessed through one pointer only, so that rows that
+    several passes read stay in registers. `device.py` uses the text without it where that does not hold."""
 
     type_names: ClassVar[dict[DType, str]] = {**SimtLanguage.type_names, **dict.fromkeys(_CONVERTED, "unsigned short")}
 
@@ -28,7 +28,7 @@ class CudaLanguage(SimtLanguage):
         self.restrict = "__restrict__" if is_restricted else ""
 
     def prelude(self, program: Program) -> list[str]:
-        """Buffers of sections come as a table, which lies in constant memory: a section reads its own addresses."""
+        """The buffers of sections are a table in constant memory, from which a section reads its own addresses."""
         lines = super().prelude(program)
         if program.section is not None:
             pointers = [self.pointer_type(p.dtype, AddrSpace.GLOBAL, not p.is_written) for p in program.params]
@@ -56,8 +56,8 @@ class CudaLanguage(SimtLanguage):
         return Expression(f"{name}({left.text}, {right.text})")
 
     def quotient(self, dtype: DType, left: Expression, right: Expression) -> Expression:
-        """Without the branch of an exact quotient, which keeps a thread from working on its other elements meanwhile;
-        for all operands, with an error of two units in the last place."""
+        """Without the branch of an exact quotient, which keeps a thread from interleaving its elements. It takes all
+        operands, with an error of at most two units in the last place."""
         if dtype is not dtypes.float32:
             return super().quotient(dtype, left, right)
         body = 'float y; asm("div.full.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b)); return y;'

@@ -1,4 +1,4 @@
-"""Tensor maps: what the card's copy engine must know of a matrix. In: sizes and strides, and an address at each launch.
+"""Tensor maps: the copy engine's description of a matrix. In: sizes and strides, and an address at each launch.
 Out: the 128 bytes that a kernel takes as a parameter. The engine then fetches boxes, with zeros past the edges."""
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class TensorMap:
 
 @functools.cache
 def _encoder() -> Callable[..., int]:
-    """The driver's own function: its arguments are plain numbers, which no binding makes plainer."""
+    """The driver's function, through ctypes: all its arguments are numbers."""
     function: Any = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
     function.restype = ctypes.c_int
     address, number = ctypes.c_void_p, ctypes.c_int

@@ -7,10 +7,10 @@ from __future__ import annotations
 from tilewright.backends.cuda.cores import is_warp_group_core
 from tilewright.base.records import record
 from tilewright.base.target import TensorCore
-from tilewright.codegen.tiles import axis_size
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.walk import size_of
 
 # A tile begins at a multiple of this, the length of the pattern that wgmma's swizzle repeats.
 ALIGNMENT = 1024
@@ -32,7 +32,7 @@ class TileRing:
 
     @property
     def steps(self) -> int:
-        return 1 if self.step is None else axis_size(self.step)
+        return 1 if self.step is None else size_of(self.step)
 
     def bytes_of(self, memory: UOp) -> int:
         nbytes = int(memory.arg.size) * memory.dtype.itemsize

@@ -1,8 +1,8 @@
 """Programs with a TILE_DOT as CUDA C. In: a `Program` and its `TileRing`. Out: the text of one kernel.
 
-The loop over the sum is software-pipelined: what stages a step stands in a function of the number of the step, and runs
-some steps ahead of the products. Elements that are loaded and stored as they are, 4 bytes or more at a time, are copied
-asynchronously, with zeros where they are masked off; all others pass through registers while the last product runs."""
+The loop over the sum is software-pipelined: a function of the number of the step stages it, some steps ahead of the
+products. Elements that are copied unchanged, 4 bytes or more at a time, are copied asynchronously, with zeros where
+they are masked off; all others pass through registers while the last product runs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from tilewright.codegen.c_style.expressions import Expression
 from tilewright.codegen.c_style.launch import Launch
 from tilewright.codegen.c_style.memory import CStyleMemory, alignment
 from tilewright.codegen.c_style.renderer import CStyleRenderer
-from tilewright.codegen.tiles import axis_size, tile_part
+from tilewright.codegen.tiles import tile_part
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Param, Program
 from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.walk import consumers, size_of
 
 # Bytes that an asynchronous copy moves.
 COPY_BYTES = (4, 8, 16)
@@ -49,33 +50,33 @@ class TileMemory(CStyleMemory):
         self.tiles = tiles
         self.is_swizzled = is_swizzled
 
-    def _position_in(self, place: UOp, position: Expression) -> Expression:
-        if not self.is_swizzled or memory_of(place) not in self.tiles:
+    def _position_in(self, index: UOp, position: Expression) -> Expression:
+        if not self.is_swizzled or memory_of(index) not in self.tiles:
             return position
-        return Expression(f"swizzle<{place.dtype.itemsize}>({position.text})")
+        return Expression(f"swizzle<{index.dtype.itemsize}>({position.text})")
 
-    def _element(self, place: UOp, base: Expression | None, offset: int) -> str:
-        position = self._position_in(place, self._position(base, offset))
-        return f"{self.names[memory_of(place)]}[{position.text}]"
+    def _element(self, index: UOp, base: Expression | None, offset: int) -> str:
+        position = self._position_in(index, self._position(base, offset))
+        return f"{self.names[memory_of(index)]}[{position.text}]"
 
-    def _pointer(self, place: UOp, base: Expression | None, offset: int) -> Expression:
-        if memory_of(place) not in self.tiles:
-            return super()._pointer(place, base, offset)
-        return Expression(f"&{self._element(place, base, offset)}")
+    def _pointer(self, index: UOp, base: Expression | None, offset: int) -> Expression:
+        if memory_of(index) not in self.tiles:
+            return super()._pointer(index, base, offset)
+        return Expression(f"&{self._element(index, base, offset)}")
 
     def copied_lanes(self, store: UOp) -> tuple[UOp | None, int] | None:
         """The axis along which a store copies elements of a buffer unchanged, and how many at a time; None where they
         cannot be copied asynchronously."""
-        place, load = store.src[:2]
-        if memory_of(place) not in self.tiles or load.op is not Ops.LOAD or len(load.src) > 1:
+        index, load = store.src[:2]
+        if memory_of(index) not in self.tiles or load.op is not Ops.LOAD or len(load.src) > 1:
             return None
         facts, source = self.emitter.facts, load.src[0]
         if memory_of(source).op is not Ops.PARAM or facts.axes(load) != facts.axes(store):
             return None
-        itemsize = place.dtype.itemsize
-        (near, near_steps), (far, far_steps) = (tile_part(each.src[1]) for each in (place, source))
+        itemsize = index.dtype.itemsize
+        (near, near_steps), (far, far_steps) = (tile_part(each.src[1]) for each in (index, source))
         for axis in facts.axes(store):
-            lanes = axis_size(axis)
+            lanes = size_of(axis)
             others = [s for steps in (near_steps, far_steps) for a, s in steps.items() if a is not axis]
             is_run = near_steps.get(axis) == far_steps.get(axis) == 1 and lanes * itemsize in COPY_BYTES
             is_masked = any(axis in mask.ranges for mask in source.src[2:])
@@ -86,19 +87,16 @@ class TileMemory(CStyleMemory):
 
     def find_copies(self, program: Program) -> dict[UOp, tuple[UOp | None, int]]:
         """The stores that only copy, whose loads have no other use."""
-        users: dict[UOp, int] = {}
-        for node in program.body:
-            for source in node.src:
-                users[source] = users.get(source, 0) + 1
+        users = consumers(program.body)
         stores = [node for node in program.body if node.op is Ops.STORE]
         found = {node: self.copied_lanes(node) for node in stores}
-        return {node: lanes for node, lanes in found.items() if lanes is not None and users[node.src[1]] == 1}
+        return {node: lanes for node, lanes in found.items() if lanes is not None and users[node.src[1]] == [node]}
 
     def copy(self, store: UOp, lane: UOp | None, lanes: int) -> None:
-        place, load = store.src[:2]
+        index, load = store.src[:2]
         source, emitter = load.src[0], self.emitter
-        (near, near_steps), (far, far_steps) = (tile_part(each.src[1]) for each in (place, source))
-        nbytes = lanes * place.dtype.itemsize
+        (near, near_steps), (far, far_steps) = (tile_part(each.src[1]) for each in (index, source))
+        nbytes = lanes * index.dtype.itemsize
         for _, at in emitter.elements(store):
             if lane is not None and at[lane]:
                 continue
@@ -106,7 +104,7 @@ class TileMemory(CStyleMemory):
             for base, steps in ((near, near_steps), (far, far_steps)):
                 offset = sum(step * at[axis] for axis, step in steps.items())
                 starts.append((None if base is None else emitter.operand(base, at), offset))
-            to = self._pointer(place, *starts[0]).text
+            to = self._pointer(index, *starts[0]).text
             mask = emitter.operand(source.src[2], at).text if len(source.src) > 2 else ""
             name, position = self.names[memory_of(source)], self._position(*starts[1])
             if mask:

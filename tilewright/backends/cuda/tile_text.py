@@ -1,5 +1,5 @@
-"""The CUDA text of a product of staged tiles. In: a `TileRing`. Out: lines of text. `tile_renderer.py` says how the
-pieces work together; how the instructions are spelt is said here."""
+"""The CUDA text of a product of staged tiles. In: a `TileRing`. Out: lines of text. `tile_renderer.py`
+describes how the pieces work together."""
 
 from __future__ import annotations
 
@@ -9,14 +9,9 @@ from tilewright.backends.cuda.dot_text import PATTERN_BYTES, STEP_BYTES
 from tilewright.backends.cuda.tile_plan import ALIGNMENT, TileRing
 from tilewright.base.target import TileLayout
 
-HELPERS = """\
-typedef unsigned int word;
-typedef unsigned long long address;
-extern __shared__ unsigned char dynamic_shared[];
-
-__device__ inline word shared_address(const void* place) {
-  address found; asm("cvta.to.shared.u64 %0, %1;" : "=l"(found) : "l"(place)); return (word)found;
-}
+HELPERS = (
+    f"{dot_text.SHARED_ADDRESS}\n"
+    """\
 // Element n of a tile whose lines of 128 bytes are swizzled in chunks of 16, as wgmma reads them.
 template <int BYTES> __device__ inline int swizzle(int n) {
   return n ^ ((n / (128 / BYTES) & 7) * (16 / BYTES));
@@ -37,16 +32,16 @@ __device__ inline void copies_sent() { asm volatile("cp.async.commit_group;" :::
 template <int N> __device__ inline void copies_done() {
   asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
 }"""
+)
 
-GROUP_HELPERS = """\
-// A tile in shared memory as wgmma reads it: lines of 128 bytes, swizzled.
-__device__ inline address describe(word place, word leading, word stride) {
-  return (address)((place & 0x3ffff) >> 4) | (address)(leading >> 4) << 16 | (address)(stride >> 4) << 32 | 1ull << 62;
-}
+GROUP_HELPERS = (
+    f"{dot_text.DESCRIBE}\n"
+    """\
 __device__ inline void stores_done() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ inline void products_start() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void products_sent() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 __device__ inline void products_done() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }"""
+)
 
 
 def groups(ring: TileRing) -> int:

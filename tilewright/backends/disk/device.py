@@ -1,6 +1,6 @@
 """The DISK device: a file as memory. In: the path behind the device's name. Out: the file, mapped; bytes are read when
 they are used, through the page cache. The mapping is host memory, so kernels are the CPU's and read the file in place;
-what they compute, and temporary memory, lies in host memory and not in the file."""
+their results and temporary memory are in host memory, not in the file."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class DiskDriver(HostDriver):
 
     def _mapped(self, nbytes: int | None) -> mmap.mmap:
         flags = os.O_RDONLY if nbytes is None else os.O_RDWR | os.O_CREAT
-        # To open a pipe would wait for whoever is at its other end.
+        # Opening a pipe would block until its other end is open.
         handle = os.open(self._path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
         try:
             facts = os.fstat(handle)
@@ -97,7 +97,7 @@ class DiskDriver(HostDriver):
 
 
 def _grow(handle: int, nbytes: int) -> None:
-    """Takes the space on the disk now: a write to a mapping for which there is none ends the process."""
+    """Reserves the space on the disk: a write to a mapping without space would end the process."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(handle, 0, nbytes)
     else:

@@ -1,1 +1,1 @@
-"""AMD cards, as text: kernels in HIP C++. Nothing here has been run on a card."""
+"""AMD cards: kernels as HIP C++ text. Nothing here has been run on a card."""

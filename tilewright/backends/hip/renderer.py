@@ -1,5 +1,5 @@
-"""Programs as HIP C++. In: a `Program`. Out: the text of one kernel for AMD cards. It is CUDA's dialect but for a few
-spellings, which stand here. The texts are compared with golden ones; no AMD card has compiled or run them."""
+"""Programs as HIP C++. In: a `Program`. Out: the text of one kernel for AMD cards. It is CUDA C except for the
+spellings in this file. The texts are compared with golden ones; no AMD card has compiled or run them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The METAL device. In: programs and buffers. Out: kernels compiled by the system, run on a command queue of the GPU.
 
-Memory is shared between processor and GPU, so the host reads results where they lie. Written from the documentation of
+Memory is shared between processor and GPU, so the host reads results in place. Written from the documentation of
 Metal and of pyobjc: the tests run it against a stand-in for the framework, no machine of Apple's has run it yet."""
 
 from __future__ import annotations

@@ -61,7 +61,8 @@ class MetalLanguage(Language):
         return f"threadgroup_barrier({fences if self.shares_buffers else 'mem_flags::mem_threadgroup'});"
 
     def warp_fold(self, op: Op, dtype: DType, width: int, value: Expression) -> Expression:
-        """Halves of the group exchange what they have, then quarters: after all steps every thread has the whole."""
+        """Halves of the group exchange their values, then quarters: after all steps every thread has the reduction of
+        all."""
         kind, name = self.type_name(dtype), f"warp_{op.name.lower()}{width}_{dtype.name}"
         steps = []
         distance = width // 2

@@ -17,7 +17,7 @@ from tilewright.runtime.device import Address, Driver, Runner
 
 
 class NullLanguage(Language):
-    """C with a grid of work-groups, as no compiler has it: it is there to be read."""
+    """C with a grid of work-groups, for reading only: no compiler accepts it."""
 
     def group_index(self, dimension: int) -> str:
         return f"group.{'xyz'[dimension]}"

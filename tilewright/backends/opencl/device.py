@@ -21,7 +21,7 @@ from tilewright.runtime.device import Address, Driver, Runner, Unavailable
 # Small floats are converted by integer maths: half precision is an extension that few drivers have whole.
 _NATIVE_OPS = BASIC_OPS | {"SATURATING_CAST"}
 _CORRECTLY_ROUNDED = 1 << 7  # CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT
-# Each buffer of a kernel is selected from those of all sections, an argument each.
+# The buffers of all sections are separate arguments, from which a section selects its own.
 MAX_SECTIONS = 16
 _INSTALL = "install an OpenCL driver: that of the graphics card, or PoCL (Debian: pocl-opencl-icd) for the processor"
 
@@ -105,7 +105,7 @@ class OpenCLKernel(NamedTuple):
     launch: Launch
     slots: tuple[int, ...]  # the slot of each parameter
     has_groups: bool
-    variables: tuple[tuple[str, str], ...] = ()  # name and type, behind the buffers
+    variables: tuple[tuple[str, str], ...] = ()  # name and type, after the buffers
     values: tuple[int, ...] = ()  # of the variables, once they are bound
 
 
@@ -230,7 +230,7 @@ class OpenCLDriver(Driver):
 
     def _build(self, program: Any) -> Any:
         with warnings.catch_warnings():
-            # pyopencl warns of whatever a driver's compiler says, also where that is only that it is done.
+            # pyopencl turns all output of a driver's compiler into warnings, also that of a success.
             warnings.simplefilter("ignore", _library().CompilerWarning)
             return program.build(options=_options(self.device), cache_dir=False)
 

@@ -44,7 +44,7 @@ class OpenCLLanguage(Language):
         return [f"{attribute}__kernel void {self.kernel_name(program)}({arguments}) {{"]
 
     def group_index(self, dimension: int) -> str:
-        # Where no axis belongs to work-groups, the driver chooses their size: the number in the whole grid is known.
+        # Where no axis belongs to work-groups the driver chooses their size, so the index in the whole grid is used.
         return f"get_group_id({dimension})" if self.has_groups else f"get_global_id({dimension})"
 
     def thread_index(self, dimension: int) -> str:

@@ -37,8 +37,8 @@ class Site:
 
 @mutable_record
 class Selection:
-    """The elements of an access that happen, flat: positions in the access's shape, indices as the program wrote them,
-    addresses in the view's data."""
+    """The elements of an access that are not masked off, flat: positions in the access's shape, indices as the program
+    wrote them, addresses in the view's data."""
 
     shape: tuple[int, ...]
     positions: Array | None
@@ -87,7 +87,7 @@ def store(site: Site, view: View, index: Array, valid: Array | None, value: Arra
 
 
 def _select(site: Site, view: View, index: Array, valid: Array | None, shape: tuple[int, ...]) -> Selection:
-    """The elements where `valid`; their indices must lie inside the buffer."""
+    """The elements where `valid`; their indices must be inside the buffer."""
     indices = _in_a_line(index, shape).astype(np.int64, copy=False)
     positions = None
     if valid is not None:
@@ -157,7 +157,7 @@ def _check_write(site: Site, view: View, selection: Selection) -> None:
     if view.shadow.tracks_threads:
         codes = _codes(site, view, selection)
         if site.node.arg is not None:
-            # Combining by one op is the same in any order: as if one thread, which is none of the others, did it all.
+            # Combining by one op commutes: it counts as done by one thread, which is none of the others.
             is_own = view.node.op is Ops.DEFINE_LOCAL or site.launch.group_count == 1
             codes = site.launch.combining(site.node.arg.name, codes, is_own)
         conflict = view.shadow.write(cells, codes, site.epoch)

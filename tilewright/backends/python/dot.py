@@ -35,8 +35,8 @@ def compute_dot(site: Site, node: UOp, memories: Sequence[View], numbers: Sequen
 
 
 def compute_tile_dot(site: Site, node: UOp, left: View | Array, right: View, row: Array, column: Array) -> Array:
-    """Tiles are in local memory, which every thread of the work-group reads; a left one may be an array of a tile for
-    each work-group."""
+    """Tiles are in local memory, which every thread of the work-group reads; the left one may be an array with a
+    tile for each work-group."""
     argument, dtype = node.arg, numpy_dtype(node.dtype)
     total = np.zeros((1,) * row.ndim, dtype)
     row, column = row.astype(np.int64), column.astype(np.int64)
@@ -52,7 +52,7 @@ def compute_tile_dot(site: Site, node: UOp, left: View | Array, right: View, row
 
 
 def gather_tile(site: Site, node: UOp, held: Sequence[Array], threads: tuple[int, int]) -> Array:
-    """The tile of each work-group from what its threads hold of it: values, their rows and their places in the sum."""
+    """The tile of each work-group from the values that its threads hold, with their rows and their steps of the sum."""
     value, row, step = held
     shape = np.broadcast_shapes(value.shape, row.shape, step.shape, (*threads, *(1,) * (value.ndim - 2)))
     value, row, step = (np.broadcast_to(each, shape) for each in (value, row.astype(np.int64), step.astype(np.int64)))

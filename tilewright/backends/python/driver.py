@@ -86,12 +86,12 @@ class EmulatedRunner(Runner):
 
 
 def _taken_apart(kernel: Kernel) -> tuple[Program, dict[str, int]]:
-    """A program and values of its own, which a run may change."""
+    """A program and a copy of its values, which a run may change."""
     return (kernel, {}) if isinstance(kernel, Program) else (kernel.program, dict(kernel.values))
 
 
 def check_filled(program: Program, states: Sequence[Any]) -> None:
-    """What a kernel is there to write must be written, every element of it."""
+    """Every element of the buffers that a kernel fills must have been written."""
     for state, param in zip(states, program.params, strict=True):
         if param.slot not in program.fills or state.all():
             continue

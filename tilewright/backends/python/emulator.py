@@ -1,8 +1,8 @@
 """The emulator. In: a linear `Program` and the NumPy arrays of its parameters. Out: the arrays, changed as the program
 says, or an error where it does what no device may do. Stands at the end of the flow, instead of a compiled kernel.
 
-All threads of a batch of work-groups execute a node together, as one NumPy operation; loops are Python loops. That this
-order is one of many a device may take is what the checks are for: a program that passes them means the same in any."""
+All threads of a batch of work-groups execute a node together, as one NumPy operation; loops are Python loops. A device
+may execute threads in other orders: a program that passes the checks has the same result in any order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tilewright.graph.spec import Op
 from tilewright.graph.uop import TILE_DOT_CLOSED, UOp, memory_of
 from tilewright.graph.walk import toposort
 
-# Elements of one value that a batch of work-groups may have: a few dozen live values then take some hundred megabytes.
+# Maximum of elements of one value in a batch of work-groups: a few dozen live values then take some hundred megabytes.
 BATCH_ELEMENTS = 1 << 20
 
 Initialised = Sequence[bool | Array]
@@ -53,7 +53,7 @@ def run_program(
 
 
 class _Run:
-    """One launch of a program. What is below `values` is that of the batch being executed."""
+    """One launch of a program. `values` and the fields after it are those of the batch being executed."""
 
     def __init__(
         self,
@@ -195,12 +195,12 @@ class _Run:
         elif node.op not in _WITHOUT_EFFECT:
             raise InternalError(f"{self.program.name}: body[{position}] {node!r} does not belong in a linear program")
         if self.position == position + 1:
-            # The END of a loop that goes on keeps what the next iteration reads.
+            # The END of a loop that continues keeps the values that the next iteration reads.
             for done in self.plan.releases[position]:
                 self.values.pop(done, None)
 
     def _note_failure(self, node: UOp) -> None:
-        """Stores a value that is out of range, any one, to the word of the check. No order of threads is asked for."""
+        """Stores any one of the values that are out of range to the word of the check."""
         value, valid = (self._value(src) for src in node.src)
         active = self._active()
         valid = valid if active is None else valid & active
@@ -234,8 +234,8 @@ class _Run:
         count = int(trips.max())
         differs = bool((trips != count).any())
         body = self.program.body[position : self.plan.ends[position]]
-        if differs and any(inner.op in _MEETING for inner in body):
-            message = "has a trip count that differs between threads, which meet in it"
+        if differs and any(inner.op in _COLLECTIVE for inner in body):
+            message = "has a trip count that differs between threads, which synchronise in it"
             raise self._site(position, node).error(EmulatorError, message)
         if count < 1:
             self.position = self.plan.ends[position] + 1
@@ -263,7 +263,7 @@ class _Run:
     # ------------------------------------------------------------ memory
 
     def _define_register(self, _position: int, node: UOp) -> None:
-        # A register is declared where it stands: each time it is reached its contents are undefined.
+        # A register is declared each time it is reached: its contents are undefined from then on.
         self.views[node].shadow.forget_written()
 
     def _address(self, node: UOp) -> tuple[View, Array, Array | None]:
@@ -353,6 +353,6 @@ _HANDLERS: dict[Op, Callable[[_Run, int, UOp], None]] = {
     Ops.COMBINE: _Run._combine,
     Ops.WARP_FOLD: _Run._fold_warp,
 }
-# What all threads of a work-group, or of a warp, do together.
-_MEETING = frozenset({Ops.BARRIER, Ops.WARP_FOLD, Ops.DOT, Ops.TILE_DOT})
+# Ops that all threads of a work-group, or of a warp, execute together.
+_COLLECTIVE = frozenset({Ops.BARRIER, Ops.WARP_FOLD, Ops.DOT, Ops.TILE_DOT})
 _WITHOUT_EFFECT = frozenset({Ops.INDEX, Ops.DEFINE_LOCAL, Ops.CONST, Ops.VARIABLE, Ops.PARAM, Ops.SINK})

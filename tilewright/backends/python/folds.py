@@ -1,4 +1,4 @@
-"""What threads fold. In: the values of ACC, ACCUMULATE, COMBINE and WARP_FOLD nodes, as arrays of all threads of a
+"""Reductions by threads. In: the values of ACC, ACCUMULATE, COMBINE and WARP_FOLD nodes, as arrays of all threads of a
 batch. Out: accumulators and their folds, or an error that names the node. The emulator calls this for those ops."""
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How threads and tiles lie in arrays. In: a program's launch ranges and tile ranges. Out: a `Launch`: the value of
+"""Threads and tiles as axes of arrays. In: a program's launch ranges and tile ranges. Out: a `Launch`: the value of
 each range as an array, the grid cut into batches, names of threads for messages. The emulator computes on these arrays.
 
-Axis 0 counts the work-groups of a batch, axis 1 the threads of a group, and each tile range has an axis of its own. A
-value has size 1 along what it does not depend on, so NumPy's broadcasting is the rule for every op."""
+Axis 0 counts the work-groups of a batch, axis 1 the threads of a group, and each tile range has a further axis. A value
+has size 1 along axes that it does not depend on, so NumPy's broadcasting is the rule for every op."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Launch:
         return values.reshape(shape)
 
     def single(self, value: object, node: UOp) -> Array:
-        """One value of the node's dtype, the same for everybody."""
+        """One value of the node's dtype, the same for all threads."""
         return np.full((1,) * self.dimensions, value, numpy_dtype(node.dtype))
 
     def tile_size(self, node: UOp) -> int:
@@ -96,8 +96,8 @@ class Launch:
         return values
 
     def thread_codes(self, groups: Array, shape: tuple[int, ...]) -> Array:
-        """Who makes an access of this shape: a code per element. An access that does not vary along the threads is made
-        by all of them, which one code says as well as all codes would."""
+        """The codes of the threads that make an access of this shape, one per element. An access that does not vary
+        along the threads is made by all of them, for which there is one code."""
         if shape[GROUP_AXIS] == 1 and groups.size > 1:
             return self.along(np.array([self.SEVERAL_GROUPS]), GROUP_AXIS)
         locals_ = np.arange(self.group_size)
@@ -107,7 +107,7 @@ class Launch:
 
     def combining(self, op: str, codes: Array, is_own: bool) -> Array:
         """One code for all threads that combine values by `op` atomically. In memory that only one work-group has
-        (`is_own`) it is a code of the group, which a barrier orders with others. Elsewhere it is behind the
+        (`is_own`) it is a code of the group, which a barrier orders with others. Elsewhere it is after the
         codes of all work-groups: any other access to the same cell conflicts with it."""
         if is_own:
             return np.asarray(codes - codes % self.codes_per_group + self.group_size + 1)

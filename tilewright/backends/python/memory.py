@@ -1,8 +1,8 @@
-"""Memory and what is known of it. In: buffers, accesses (which cells, by which threads). Out: the first access that
-breaks a rule, as a `Conflict`, or None. Accesses go to values through a `View` and ask its `Shadow` first.
+"""Memory with checks. In: buffers, accesses (which cells, by which threads). Out: the first access that breaks a rule,
+as a `Conflict`, or None. Values are accessed through a `View`, which is checked by its `Shadow` first.
 
-A cell is the smallest piece of memory that is told apart: an element, or less where buffers of different dtypes share
-memory. For each cell the shadow keeps whether it was written, and who last wrote and read it in which epoch. An epoch
+A cell is the unit of checking: an element, or less where buffers of different dtypes share memory. For each cell the
+shadow keeps whether it was written, and which thread last wrote and read it in which epoch. An epoch
 is the time between two barriers. Two threads of a group conflict within an epoch; two work-groups conflict in any
 epoch, since nothing in a launch orders them. Accesses of one thread never conflict."""
 
@@ -26,7 +26,8 @@ POISON = 0xFF
 
 
 class Conflict(NamedTuple):
-    """The first element of an access that must not happen: its position in the access, and who did what before."""
+    """The first element of an access that breaks a rule: its position in the access, the other thread, and its
+    access."""
 
     position: int
     other: int
@@ -50,7 +51,7 @@ class Shadow:
         self._read_epoch = np.zeros(0, np.int32)
 
     def first_unwritten(self, cells: Array) -> int | None:
-        """The position of the first cell that nobody wrote."""
+        """The position of the first cell that was not written."""
         if self.is_complete:
             return None
         return _first(~self.written[cells])
@@ -65,7 +66,7 @@ class Shadow:
         self.is_complete = False
 
     def read(self, cells: Array, codes: Array, epoch: int) -> Conflict | None:
-        """Note that threads read cells."""
+        """Records that threads read cells."""
         conflict = self._conflict(self._writer, self._write_epoch, cells, codes, epoch, wrote=True)
         if conflict is not None:
             return conflict
@@ -76,7 +77,7 @@ class Shadow:
         previous_epoch = self._read_epoch[cells]
         self._reader[cells] = codes
         self._read_epoch[cells] = epoch
-        # Of several threads that read one cell in this access, the array kept one; the others see that it is not they.
+        # Of several threads that read one cell in this access, the array keeps one; for the others `kept` differs.
         kept = self._reader[cells]
         known = previous != Launch.NOBODY
         several_threads = (kept != codes) | (known & (previous_epoch == epoch) & (previous != codes))
@@ -88,7 +89,7 @@ class Shadow:
         return None
 
     def write(self, cells: Array, codes: Array, epoch: int) -> Conflict | None:
-        """Note that threads write cells."""
+        """Records that threads write cells."""
         conflict = self._conflict(self._writer, self._write_epoch, cells, codes, epoch, wrote=True)
         if conflict is None and self._reader.size:
             conflict = self._conflict(self._reader, self._read_epoch, cells, codes, epoch, wrote=False)

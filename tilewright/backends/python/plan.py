@@ -1,6 +1,6 @@
-"""What can be said of a program before it runs. In: a linear `Program`. Out: a `Plan`: where loops end, which tile axes
-there are, when a value is last used. Stands before the emulator, which walks the body by it; a body that uses a value
-before it is computed, or outside of the loop that computes it, is refused here."""
+"""The plan of an emulated program. In: a linear `Program`. Out: a `Plan`: the ends of loops, the tile axes, the last
+use of each value. The emulator walks the body by it; a body that uses a value before it is computed, or outside of the
+loop that computes it, is refused here."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ MEMORY_OPS = frozenset({Ops.PARAM, Ops.DEFINE_LOCAL, Ops.DEFINE_REG})
 
 @record
 class Plan:
-    """`ends[k]` is the position of the END of the loop opened at k; `releases[k]` are the values nobody reads after k.
+    """`ends[k]` is the position of the END of the loop opened at k; `releases[k]` are the values that are not read
+    after k.
 
     `tile_ranges` are in the order of their ids, which is the order in which their elements are folded. `trips` are the
-    nodes that say the trip counts of loops, where these are computed."""
+    computed trip counts of loops."""
 
     ends: dict[int, int]
     releases: tuple[tuple[UOp, ...], ...]
@@ -56,7 +57,7 @@ def is_loop(node: UOp, launch_ranges: frozenset[UOp]) -> bool:
 
 
 def make_plan(program: Program) -> Plan:
-    """Check the structure of the body and work out the plan."""
+    """Checks the structure of the body and makes the plan."""
     launch_ranges = frozenset((*program.global_ranges, *program.local_ranges))
     reachable = toposort(*program.body)
     tiles = [node for node in reachable if node.op is Ops.RANGE and node.arg.kind.is_tile and node not in launch_ranges]

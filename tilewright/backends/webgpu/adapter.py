@@ -17,7 +17,7 @@ ALWAYS_NATIVE = frozenset(
     {dtypes.bool, dtypes.int8, dtypes.uint8, dtypes.int16, dtypes.uint16, dtypes.int32, dtypes.uint32, dtypes.float32}
 )
 FEATURE_DTYPES: dict[str, frozenset[DType]] = {"shader-f16": frozenset({dtypes.float16})}
-# The limits that kernels may need more of than WebGPU promises everywhere.
+# The limits that are raised above WebGPU's guaranteed minimum to those of the adapter.
 RAISED_LIMITS = (
     "max-buffer-size",
     "max-compute-invocations-per-workgroup",
@@ -58,7 +58,7 @@ NO_ADAPTER = "install a Vulkan driver (Debian's mesa-vulkan-drivers has one in s
 
 
 def open_adapter(without: frozenset[str] = frozenset()) -> Any:
-    """A wgpu device with all the adapter gives. `without` are features to do without, as poorer hardware does."""
+    """A wgpu device with all features of the adapter except those in `without`, as on other hardware."""
     adapter = find_adapter()
     features = [name for name in FEATURE_DTYPES if name in adapter.features and name not in without]
     limits = {name: adapter.limits[name] for name in RAISED_LIMITS if name in adapter.limits}

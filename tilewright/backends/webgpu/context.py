@@ -1,9 +1,9 @@
-"""One thread at a time in OpenGL. In: an opened wgpu device. Out: what a call to it has to hold, and a way to read.
+"""One thread at a time in OpenGL. In: an opened wgpu device. Out: a lock for every call to it, and a way to read.
 
 wgpu gives all devices of an OpenGL adapter one context, and ends the process where a thread has waited a second for
-another to leave it; to compile a large kernel takes longer. So threads wait for a lock of ours instead. wgpu-py's own
-thread, which polls a device for finished reads, would be one that does not know the lock: there is none on such a
-device, and whoever reads polls. Other backends take calls from many threads."""
+another to leave it; compiling a large kernel takes longer. So threads wait for a lock here instead. wgpu-py's own
+thread, which polls a device for finished reads, does not know this lock: it is stopped on such a device, and the reader
+polls. Other backends take calls from many threads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def has_one_context(device: Any) -> bool:
 
 
 class Token:
-    """Of a read that is under way; nothing waits for it."""
+    """The token of a read in progress; nothing waits for it."""
 
     def set_done(self) -> None:
         return
@@ -30,7 +30,7 @@ class Token:
 
 
 class NoPoller:
-    """Instead of wgpu-py's polling thread."""
+    """Replaces wgpu-py's polling thread."""
 
     def get_token(self) -> Token:
         return Token()
@@ -49,8 +49,8 @@ class GpuContext:
         self.is_single = has_one_context(device)
         self.lock: contextlib.AbstractContextManager[Any] = _IN_CONTEXT if self.is_single else contextlib.nullcontext()
         self.staging = wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.MAP_READ
-        # Buffers that nobody has any more. A finaliser may run in any thread and wait for no lock, so they stay until
-        # the next call.
+        # Buffers without references. A finaliser may run in any thread and must not wait for a lock, so they are freed
+        # by the next call.
         self.dropped: deque[Any] | None = deque() if self.is_single else None
         if self.is_single:
             device._poller.stop()
@@ -65,7 +65,7 @@ class GpuContext:
         self.lock.__exit__(None, None, None)
 
     def read(self, buffer: Any, offset: int, size: int) -> memoryview:
-        """What the buffer holds after all that was submitted."""
+        """The contents of the buffer after all that was submitted."""
         device = self.device
         with self:
             if not self.is_single:

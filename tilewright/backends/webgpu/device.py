@@ -116,7 +116,7 @@ class WebGpuDriver(Driver):
         return self.device.create_bind_group_layout(entries=entries)
 
     def _bind_constants(self) -> Any:
-        """The zero that compilers do not know to be one (see `language`)."""
+        """The zero in a buffer, which compilers cannot see to be zero (`language`)."""
         size = 16
         zeros = self.device.create_buffer_with_data(data=bytes(size), usage=self.wgpu.BufferUsage.UNIFORM)
         resource = {"buffer": zeros, "offset": 0, "size": size}

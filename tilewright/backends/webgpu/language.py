@@ -1,11 +1,11 @@
-"""WGSL's spelling of single operations. In: an op, dtypes, the texts of its operands. Out: an expression.
+"""WGSL text of single operations. In: an op, dtypes, the texts of its operands. Out: an expression.
 
-Four things set it apart from C. Integers narrower than a word live in words and are cut to their width when they may
-have left it; one of 64 bits is a vector of two words, which are taken apart and put together here and computed with
-elsewhere (codegen/wide_integers.py). There is no infinity or NaN to write. And a compiler may compute with floats as if
-they were real numbers: it turns (x + c) - c into x, and x * 0 into 0, so that NaN, signed zeros and roundings are lost.
-`exact` stops it: the bits of a value are XORed with a zero that comes from a buffer, behind which the compiler sees
-nothing."""
+It differs from C in four ways. Integers narrower than a word are in words and are truncated to their width when they
+may have left it; one of 64 bits is a vector of two words, which is converted here and computed with in
+codegen/wide_integers.py. There is no infinity or NaN to write. And a compiler may compute with floats as if they were
+real numbers: it turns (x + c) - c into x, and x * 0 into 0, so that NaN, signed zeros and roundings are lost. `exact`
+prevents it: the bits of a value are XORed with a zero that is loaded from a buffer, which the compiler does not
+know."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class WgslLanguage(Language):
         self.orders_buffers = False  # whether a barrier also orders accesses to buffers
 
     def function_of(self, head: str, *lines: str) -> str:
-        """Asks for a function in front of the kernel, by its head and the lines inside; its name."""
+        """Adds a function before the kernel, by its head and the lines inside. Returns its name."""
         name = head.partition("(")[0]
         body = "".join(f"\n  {line}" for line in lines)
         self.helper(name, f"{head} {{{body}\n}}" if len(lines) > 1 else f"{head} {{ {lines[0]} }}")
@@ -191,7 +191,7 @@ class WgslLanguage(Language):
 
     def opaque(self, dtype: DType, value: float) -> Expression:
         """A constant that the compiler does not know: infinities and NaN, which it refuses, and zeros, with which it
-        takes liberties wherever they come to meet a sum or a product."""
+        would simplify sums and products."""
         kind, zero = self.type_name(dtype), self.unknown_zero()
         if value == 0.0 and math.copysign(1.0, value) > 0.0:
             name = self.function_of(f"zero_{dtype.name}() -> {kind}", f"return bitcast<{kind}>({zero});")
@@ -203,7 +203,7 @@ class WgslLanguage(Language):
         return "unknown_zero.x"
 
     def _bits_text(self, value: float) -> str:
-        """Those of a float32."""
+        """The bits of a float32, as text."""
         return self.literal(dtypes.uint32, int.from_bytes(struct.pack("<f", value), "little")).text
 
     # ------------------------------------------------------------ operations
@@ -220,7 +220,7 @@ class WgslLanguage(Language):
         return Expression(f"{name}({value.text})")
 
     def is_nan(self, dtype: DType, value: Expression) -> Expression:
-        """By the bits, which no assumption about floats reaches."""
+        """By the bits, which the compiler's assumptions about floats do not affect."""
         if dtype is dtypes.float16:
             return self.is_nan(dtypes.float32, Expression(f"f32({value.text})"))
         name = f"is_nan_{dtype.name}"
@@ -261,7 +261,7 @@ class WgslLanguage(Language):
         return self.cut(dtype, made)
 
     def _pair_op(self, op: Op, left: Expression, right: Expression) -> Expression:
-        """What codegen leaves of 64 bits: shifts by a word, and an OR of two pairs."""
+        """The 64-bit operations that codegen leaves: shifts by a word, and an OR of two pairs."""
         if op is Ops.OR:
             return infix("|", BIT_OR, left, right)
         if op is Ops.SHL:
@@ -280,7 +280,7 @@ class WgslLanguage(Language):
         return Expression(f"u32({amount.text})") if known is None else Expression(f"{int(known)}u")
 
     def cut(self, dtype: DType, word: Expression) -> Expression:
-        """A word as the narrow integer in its lowest bits; a wider integer is left alone."""
+        """A word truncated to a narrow integer; a wider integer is unchanged."""
         if dtype.bits >= WORD_BITS:
             return word
         if dtype.is_unsigned:

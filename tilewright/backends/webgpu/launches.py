@@ -1,4 +1,4 @@
-"""Lists of launches. In: kernels with their buffers, in order. Out: something that runs them again and again.
+"""Lists of launches. In: kernels with their buffers, in order. Out: a `Runner` of the list.
 A command buffer is used once, so each run records its launches again; what a launch binds is kept."""
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class WebGpuKernel(NamedTuple):
     layout: Any
     grid: tuple[int, int, int]
     params: tuple[Param, ...]
-    variables: tuple[str, ...] = ()  # in a buffer of their own, behind the others
+    variables: tuple[str, ...] = ()  # in a separate buffer, after the others
     values: tuple[int, ...] = ()  # of the variables, once they are bound
 
 
 class WebGpuRunner(Runner):
-    """A prepared list. Memory given at the start is kept alive here; memory given later for one run alone."""
+    """A prepared list. Memory given at the start is kept alive here; memory given later is kept for one run."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class WebGpuRunner(Runner):
         self.device.queue.submit([encoder.finish()])
 
     def set_address(self, launch: int, param: int, address: Address) -> None:
-        """Whoever calls this does so before every run: what is bound here is forgotten after it."""
+        """Sets an address for one run: the bind group is dropped after it."""
         self.launches[launch][1][param] = address
         self.changed.add(launch)
         self.bound[launch] = None

@@ -1,5 +1,5 @@
 """Memory of WEBGPU. In: sizes, and bytes of the host. Out: buffers, and copies in the order of the queue.
-wgpu copies whole words at word addresses; what is left over at either end goes through the words around it."""
+wgpu copies whole words at word addresses; bytes at either end are copied with the words that contain them."""
 
 from __future__ import annotations
 

@@ -19,10 +19,11 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import consumers
 
 _ROUNDED = frozenset({Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV, Ops.SQRT})
 _CONVERSIONS = frozenset({Ops.CAST, Ops.BITCAST})
-# What reads a float as it is; everything else may be rewritten together with what computes its operand.
+# Ops that read a float as it is; a compiler may rewrite any other together with the op that computes its operand.
 _TAKES_AS_IS = frozenset({Ops.STORE, Ops.BITCAST})
 
 
@@ -44,7 +45,7 @@ class WgslRenderer(CStyleRenderer):
             declared = f"@group(0) @binding({binding}) var<storage, read_write> variables: array<i32>;"
             self.language.globals.append(declared)
         text = super().render()
-        # A kernel's local memory is declared outside its function; an empty line is left instead.
+        # Local memory is declared outside of the function, which leaves an empty line in it.
         return "\n".join(line for line in text.splitlines() if line.strip() or not line.startswith("  ")) + "\n"
 
     # ------------------------------------------------------------ accumulators
@@ -73,10 +74,7 @@ class WgslRenderer(CStyleRenderer):
         made of integers, which may turn out to be a constant zero.
 
         A product of two variables that goes into a sum is left alone: the two may be one FMA."""
-        users: dict[UOp, list[UOp]] = {}
-        for node in self.program.body:
-            for src in node.src:
-                users.setdefault(src, []).append(node)
+        users = consumers(self.program.body)
         return {node for node in users if _is_rewritten(node) and any(_may_rewrite(node, user) for user in users[node])}
 
     def _spell(self, node: UOp, operands: list[Expression]) -> Expression:
@@ -100,7 +98,7 @@ class WgslRenderer(CStyleRenderer):
 
 
 def _fold(node: UOp, values: list[Scalar]) -> Scalar:
-    """An op on constants, which tile axes are here: WGSL refuses constant arithmetic that overflows."""
+    """An op on constants (tile axes are constants here): WGSL refuses constant arithmetic that overflows."""
     source = node.src[0].dtype
     if node.op is Ops.CAST or (node.op is Ops.BITCAST and (source.is_bool or node.dtype.is_bool)):
         return cast_scalar(values[0], node.dtype)

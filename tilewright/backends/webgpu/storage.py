@@ -1,9 +1,9 @@
 """Loads and stores of WGSL. In: LOAD and STORE nodes. Out: lines, and a function for each packed buffer.
 
 A buffer is an array of its elements where WGSL can hold them, else of words with two or four elements each. Such an
-element is stored by an atomic XOR with what changes in its word: only this element's bits change, so neighbours that
-other threads store at the same time are safe. A tile that fills whole words stores words. An access that is masked off
-reads element 0 and drops it, or stands under an `if`. In a work-group's memory every element has a word of its own."""
+element is stored by an atomic XOR of the changed bits of its word: other bits do not change, so other threads may store
+adjacent elements at the same time. A tile that fills whole words stores words. A masked-off load
+reads element 0 and drops it, a masked-off store is under an `if`. In local memory every element has its own word."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from tilewright.backends.webgpu.language import WORD_BITS, WgslLanguage
 from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen.c_style.emitter import Emitter
 from tilewright.codegen.c_style.expressions import ATOM, Expression
-from tilewright.codegen.c_style.memory import CStyleMemory, Row, stored
+from tilewright.codegen.c_style.memory import CStyleMemory, Row
+from tilewright.codegen.tiles import memory_dtype
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Param
 from tilewright.graph.uop import UOp, memory_of
 
 
 def per_word(dtype: DType) -> int:
-    """How many elements of a buffer lie in one word; 1 where an element is its own."""
+    """How many elements of a buffer are in one word; 1 where each has its own."""
     return 1 if dtype.is_float or dtype.bits >= WORD_BITS else WORD_BITS // dtype.bits
 
 
 def word_of(index: str, dtype: DType) -> str:
-    """The number of the word that an element lies in."""
+    """The number of the word that contains an element."""
     return f"{index} >> {per_word(dtype).bit_length() - 1}u"
 
 
 def shift_of(index: str, dtype: DType) -> str:
-    """How far up in its word an element lies."""
+    """The bit offset of an element in its word."""
     return f"u32({index} & {per_word(dtype) - 1}) * {dtype.bits}u"
 
 
@@ -44,15 +45,17 @@ class WgslMemory(CStyleMemory):
     def binding(self, number: int, param: Param, name: str) -> str:
         """All are read_write: a buffer that holds several arrays may be read and written by one kernel."""
         element = self.language.memory_type(param.dtype)
-        if per_word(stored(param.dtype)) > 1:
+        if per_word(memory_dtype(param.dtype)) > 1:
             element = "atomic<u32>" if param.is_written else "u32"
         return f"@group(0) @binding({number}) var<storage, read_write> {name}: array<{element}>;"
 
-    def _is_packed(self, place: UOp) -> bool:
-        return memory_of(place).op is Ops.PARAM and per_word(stored(place.dtype)) > 1
+    def _is_packed(self, address: UOp) -> bool:
+        return memory_of(address).op is Ops.PARAM and per_word(memory_dtype(address.dtype)) > 1
 
-    def _runs(self, place: UOp, offsets: list[int]) -> Iterator[tuple[int, int]]:
-        return super()._runs(place, offsets) if self._is_packed(place) else ((offset, 1) for offset in sorted(offsets))
+    def _runs(self, address: UOp, offsets: list[int]) -> Iterator[tuple[int, int]]:
+        return (
+            super()._runs(address, offsets) if self._is_packed(address) else ((offset, 1) for offset in sorted(offsets))
+        )
 
     def _position(self, base: Expression | None, offset: int) -> Expression:
         if base is not None and base.text in self.language.known:
@@ -61,9 +64,9 @@ class WgslMemory(CStyleMemory):
 
     # ------------------------------------------------------------ words
 
-    def _word(self, place: UOp, index: str) -> str:
+    def _word(self, address: UOp, index: str) -> str:
         """The word at an index, as a value."""
-        memory = memory_of(place)
+        memory = memory_of(address)
         text = f"{self.names[memory]}[{index}]"
         return f"atomicLoad(&{text})" if memory.arg.slot in self.written else text
 
@@ -72,14 +75,14 @@ class WgslMemory(CStyleMemory):
             word = f"bitcast<i32>({word})"
         return Expression(f"extractBits({word}, {shift}, {dtype.bits}u)")
 
-    def _load_function(self, place: UOp) -> str:
-        dtype, name = stored(place.dtype), self.names[memory_of(place)]
+    def _load_function(self, address: UOp) -> str:
+        dtype, name = memory_dtype(address.dtype), self.names[memory_of(address)]
         kind = self.language.type_name(dtype)
-        element = self._extracted(dtype, self._word(place, word_of("index", dtype)), shift_of("index", dtype))
+        element = self._extracted(dtype, self._word(address, word_of("index", dtype)), shift_of("index", dtype))
         return self.language.function_of(f"load_{name}(index: i32) -> {kind}", f"return {element.text};")
 
-    def _store_function(self, place: UOp) -> str:
-        dtype, name = stored(place.dtype), self.names[memory_of(place)]
+    def _store_function(self, address: UOp) -> str:
+        dtype, name = memory_dtype(address.dtype), self.names[memory_of(address)]
         word = f"&{name}[{word_of('index', dtype)}]"
         return self.language.function_of(
             f"store_{name}(index: i32, value: {self.language.type_name(dtype)})",
@@ -90,15 +93,15 @@ class WgslMemory(CStyleMemory):
 
     # ------------------------------------------------------------ loads
 
-    def _load_element(self, place: UOp, row: Row, offset: int, label: str) -> Expression:
+    def _load_element(self, address: UOp, row: Row, offset: int, label: str) -> Expression:
         position = self._masked(self._position(row.base, offset), row.mask).text
-        if self._is_packed(place):
-            text = Expression(f"{self._load_function(place)}({position})")
+        if self._is_packed(address):
+            text = Expression(f"{self._load_function(address)}({position})")
         else:
-            text = Expression(f"{self.names[memory_of(place)]}[{position}]")
-        if place.dtype.is_bool:
+            text = Expression(f"{self.names[memory_of(address)]}[{position}]")
+        if address.dtype.is_bool:
             text = self.language.cast(dtypes.uint8, dtypes.bool, text)
-        return self.emitter.declare(place.dtype, self._chosen(row, text), label)
+        return self.emitter.declare(address.dtype, self._chosen(row, text), label)
 
     def _masked(self, position: Expression, mask: Expression | None) -> Expression:
         """A position, or that of the first element: `select` computes both sides."""
@@ -109,31 +112,35 @@ class WgslMemory(CStyleMemory):
             return text
         return Expression(f"select({row.otherwise.text}, {text.text}, {row.mask.text})")
 
-    def _load_vector(self, place: UOp, row: Row, offset: int, width: int) -> list[Expression]:
+    def _load_vector(self, address: UOp, row: Row, offset: int, width: int) -> list[Expression]:
         """The elements of one word."""
-        dtype = stored(place.dtype)
+        dtype = memory_dtype(address.dtype)
         position = self._masked(self._position(row.base, offset), row.mask)
-        text = self._word(place, word_of(position.within(ATOM), dtype))
+        text = self._word(address, word_of(position.within(ATOM), dtype))
         word = self.emitter.declare(dtypes.uint32, Expression(text), self.emitter.fresh("word"))
         lanes = []
         for lane in range(width):
             value = self._extracted(dtype, word.text, f"{lane * dtype.bits}u")
-            if place.dtype.is_bool:
+            if address.dtype.is_bool:
                 value = self.language.cast(dtypes.uint8, dtypes.bool, value)
-            lanes.append(self.emitter.declare(place.dtype, self._chosen(row, value), self.emitter.fresh("val")))
+            lanes.append(self.emitter.declare(address.dtype, self._chosen(row, value), self.emitter.fresh("val")))
         return lanes
 
     # ------------------------------------------------------------ stores
 
-    def _store_line(self, place: UOp, base: Expression | None, offset: int, values: list[Expression]) -> str:
-        name, dtype, position = self.names[memory_of(place)], stored(place.dtype), self._position(base, offset)
+    def _store_line(self, address: UOp, base: Expression | None, offset: int, values: list[Expression]) -> str:
+        name, dtype, position = (
+            self.names[memory_of(address)],
+            memory_dtype(address.dtype),
+            self._position(base, offset),
+        )
         if len(values) > 1:
             texts = [value.within(ATOM) for value in values]
             if not dtype.is_unsigned:
-                # What a sign fills would run into the neighbours.
+                # Sign bits would overwrite the other elements of the word.
                 texts = [f"(u32({value.text}) & {(1 << dtype.bits) - 1}u)" for value in values]
             parts = [f"({text} << {lane * dtype.bits}u)" if lane else text for lane, text in enumerate(texts)]
             return f"atomicStore(&{name}[{word_of(position.within(ATOM), dtype)}], {' | '.join(parts)});"
-        if self._is_packed(place):
-            return f"{self._store_function(place)}({position.text}, {values[0].text});"
+        if self._is_packed(address):
+            return f"{self._store_function(address)}({position.text}, {values[0].text});"
         return f"{name}[{position.text}] = {values[0].text};"

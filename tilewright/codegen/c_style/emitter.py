@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from tilewright.base.dtype import DType
 from tilewright.codegen.c_style.expressions import Expression
 from tilewright.codegen.c_style.language import Language
-from tilewright.codegen.tiles import Coordinates, TileFacts, axis_size
+from tilewright.codegen.tiles import Coordinates, TileFacts
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import size_of
 
 LINE_LENGTH = 120
 # Axes that codegen adds have numbers above this.
@@ -86,7 +87,7 @@ class Emitter:
         """The coordinates of a node's elements, also by axis."""
         axes = self.facts.axes(node)
         part = self.part
-        ranges = ((part[axis],) if axis in part else range(axis_size(axis)) for axis in axes)
+        ranges = ((part[axis],) if axis in part else range(size_of(axis)) for axis in axes)
         for coordinates in itertools.product(*ranges):
             yield coordinates, dict(zip(axes, coordinates, strict=True))
 

@@ -9,14 +9,9 @@ from tilewright.base.records import record
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import size_of
 
 Sizes = tuple[int, int, int]
-
-
-def axis_size(axis: UOp) -> int:
-    """The iterations of an axis, or the most of them where a launch gives the number."""
-    size = axis.src[0]
-    return int(size.arg) if size.is_const else int(size.vmax)
 
 
 @record
@@ -63,7 +58,7 @@ def plan_launch(program: Program) -> Launch:
     axes = (*sections, *program.global_ranges)
     grid, grid_places = _fold(axes, target.max_grid)
     group, group_places = _fold(program.local_ranges, target.max_group)
-    count = math.prod(axis_size(axis) for axis in axes)
+    count = math.prod(size_of(axis) for axis in axes)
     return Launch(grid, group, grid_places, group_places, count)
 
 
@@ -72,7 +67,7 @@ def _fold(axes: tuple[UOp, ...], limits: Sizes) -> tuple[Sizes, tuple[AxisPlace,
     all share one index where a dimension would be too long."""
     x, y, *rest = [[axis] for axis in reversed(axes)] + [[], []]
     dimensions = [x, y, [axis for group in rest for axis in group]]
-    sizes = [math.prod(axis_size(axis) for axis in found) for found in dimensions]
+    sizes = [math.prod(size_of(axis) for axis in found) for found in dimensions]
     if all(size <= limit for size, limit in zip(sizes, limits, strict=True)):
         places = [place for number, found in enumerate(dimensions) for place in _places(found, number)]
         return (sizes[0], sizes[1], sizes[2]), tuple(places)
@@ -89,5 +84,5 @@ def _places(axes: list[UOp], dimension: int | None) -> list[AxisPlace]:
     stride = 1
     for number, axis in enumerate(axes):
         places.append(AxisPlace(axis, dimension, stride, number == len(axes) - 1))
-        stride *= axis_size(axis)
+        stride *= size_of(axis)
     return places

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilewright.base.dtype import DType, dtypes, wrap_int
+from tilewright.base.dtype import dtypes, wrap_int
 from tilewright.base.records import NamedTuple
 from tilewright.codegen.c_style.emitter import Emitter, element_name
 from tilewright.codegen.c_style.expressions import ATOM, CHOICE, OR, SUM, UNARY, Expression
-from tilewright.codegen.tiles import Coordinates, tile_part
+from tilewright.codegen.tiles import Coordinates, memory_dtype, tile_part
 from tilewright.graph.ops import AddrSpace, Ops
 from tilewright.graph.uop import UOp, memory_of
 
@@ -83,7 +83,7 @@ class CStyleMemory:
     def _runs(self, place: UOp, offsets: list[int]) -> Iterator[tuple[int, int]]:
         """(first offset, count): a vector where contiguous elements fill one, else single elements."""
         memory = memory_of(place)
-        widths = () if memory.op is Ops.DEFINE_REG else self.language.vector_widths(stored(place.dtype))
+        widths = () if memory.op is Ops.DEFINE_REG else self.language.vector_widths(memory_dtype(place.dtype))
         aligned = alignment(tile_part(place.src[1])[0]) if self.language.vectors_are_aligned else MAX_ALIGNMENT
         known, done = set(offsets), set[int]()
         for offset in sorted(offsets):
@@ -154,7 +154,7 @@ class CStyleMemory:
         return self.emitter.declare(place.dtype, self._chosen(row, text), label)
 
     def _load_vector(self, place: UOp, row: Row, offset: int, width: int) -> list[Expression]:
-        dtype, language = stored(place.dtype), self.language
+        dtype, language = memory_dtype(place.dtype), self.language
         pointer = self._pointer(place, row.base, offset)
         text = language.load_vector(dtype, width, pointer, _SPACES[memory_of(place).op])
         if row.mask is not None:
@@ -214,9 +214,4 @@ class CStyleMemory:
         if len(values) == 1:
             return f"{self._element(place, base, offset)} = {values[0].text};"
         pointer, space = self._pointer(place, base, offset), _SPACES[memory_of(place).op]
-        return self.language.store_vector(stored(place.dtype), [value.text for value in values], pointer, space)
-
-
-def stored(dtype: DType) -> DType:
-    """The dtype of an element in memory: a bool is a byte."""
-    return dtypes.uint8 if dtype.is_bool else dtype
+        return self.language.store_vector(memory_dtype(place.dtype), [value.text for value in values], pointer, space)

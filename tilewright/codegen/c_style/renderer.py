@@ -17,12 +17,12 @@ from tilewright.codegen.c_style.expressions import UNARY, Expression
 from tilewright.codegen.c_style.language import COMPARISONS, Language
 from tilewright.codegen.c_style.launch import AxisPlace, Sizes, plan_launch
 from tilewright.codegen.c_style.memory import CStyleMemory
-from tilewright.codegen.tiles import Coordinates, TileFacts, axis_size, tile_part
+from tilewright.codegen.tiles import Coordinates, TileFacts, tile_part
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Param, Program
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, memory_of
-from tilewright.graph.walk import toposort
+from tilewright.graph.walk import size_of, toposort
 
 # A longer expression gets a name even with one use.
 MAX_INLINE_LENGTH = 72
@@ -74,7 +74,7 @@ class CStyleRenderer:
             return
         self.emit_body([node for node in body if not set(axes) & set(self.facts.axes(node))])
         rest = [node for node in body if set(axes) & set(self.facts.axes(node))]
-        for place in itertools.product(*(range(axis_size(axis)) for axis in axes)):
+        for place in itertools.product(*(range(size_of(axis)) for axis in axes)):
             self.emitter.part = dict(zip(axes, place, strict=True))
             self.emitter.line("{")
             self.emitter.depth += 1
@@ -91,7 +91,7 @@ class CStyleRenderer:
         axes += sorted(tiles, key=lambda axis: axis.arg.id)
         words = []
         for kind in AxisType:
-            sizes = [str(axis_size(axis)) for axis in dict.fromkeys(axes) if axis.arg.kind is kind]
+            sizes = [str(size_of(axis)) for axis in dict.fromkeys(axes) if axis.arg.kind is kind]
             if sizes:
                 words.append(f"{kind.name} {' x '.join(sizes)}")
         return f"// {self.program.name}: {', '.join(words) or 'one element'}"
@@ -167,9 +167,9 @@ class CStyleRenderer:
             if place.stride > 1:
                 text = f"{text} / {place.stride}"
             if not place.is_last:
-                text = f"{text} % {axis_size(axis)}"
+                text = f"{text} % {size_of(axis)}"
             declared = language.constant(axis.dtype, self.emitter.axis_name(axis))
-            comment = f"// {axis.arg.kind.name} {axis_size(axis)}"
+            comment = f"// {axis.arg.kind.name} {size_of(axis)}"
             self.emitter.line(f"{declared} = {language.launch_number(axis.dtype, text)};  {comment}")
             self.emitter.values[axis] = {(): Expression(self.emitter.axis_name(axis))}
 
@@ -180,7 +180,7 @@ class CStyleRenderer:
 
     def open_loop(self, axis: UOp, start: str = "0", stop: str = "") -> None:
         name, size = self.emitter.axis_name(axis), axis.src[0]
-        stop = stop or (str(axis_size(axis)) if size.is_const else self.emitter.operand(size, {}).text)
+        stop = stop or (str(size_of(axis)) if size.is_const else self.emitter.operand(size, {}).text)
         self.emitter.line(f"for ({self.language.variable(axis.dtype, name)} = {start}; {name} < {stop}; {name}++) {{")
         self.emitter.values[axis] = {(): Expression(name)}
         self.emitter.depth += 1
@@ -317,7 +317,7 @@ class CStyleRenderer:
         acc, value = node.src
         unrolled = [axis for axis in self.facts.axes(value) if axis not in self.facts.axes(acc)]
         for coordinates, at in self.emitter.elements(acc):
-            for step in itertools.product(*(range(axis_size(axis)) for axis in unrolled)):
+            for step in itertools.product(*(range(size_of(axis)) for axis in unrolled)):
                 operand = self.emitter.operand(value, {**at, **dict(zip(unrolled, step, strict=True))})
                 self._update(node.arg, acc.dtype, self.emitter.values[acc][coordinates], operand)
 
@@ -333,7 +333,7 @@ class CStyleRenderer:
         name = ""
         values: dict[Coordinates, Expression] = {}
         for coordinates, at in self.emitter.elements(node):
-            steps = itertools.product(*(range(axis_size(axis)) for axis in folded))
+            steps = itertools.product(*(range(size_of(axis)) for axis in folded))
             parts = [self.emitter.operand(acc, {**at, **dict(zip(folded, step, strict=True))}) for step in steps]
             total = self._fold(node.arg, acc.dtype, parts)
             if len(parts) > 1:

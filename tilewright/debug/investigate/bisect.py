@@ -32,7 +32,7 @@ MANY = 1 << 30
 
 
 class Bisection(NamedTuple):
-    """`option` allows the first n; `count` is how many there are, asked after a run without a limit that matters."""
+    """`option` allows the first n; `count` runs with a limit that has no effect and gives how many there are."""
 
     option: str
     count: Callable[[Repro], int]
@@ -58,7 +58,7 @@ def bisect(repro: Repro, which: str) -> Finding | None:
     return Finding.from_json(found["value"]) if "value" in found else None
 
 
-# ---------------------------------------------------------------- what is counted
+# ---------------------------------------------------------------- counting and naming
 
 
 @contextlib.contextmanager
@@ -130,7 +130,7 @@ def _count_fused(repro: Repro) -> int:
 
 
 def fused_nodes(repro: Repro) -> list[tuple[UOp, UOp | None]]:
-    """The operations that FUSE_LIMIT counts, in its order, each with what uses it first, behind its views."""
+    """The operations that FUSE_LIMIT counts, in its order, each with its first user that is not a view."""
     target = open_driver(repro.device).target
     outputs = bound_outputs(repro, repro.device, contents_of(repro))
     roots = [storage_node(node) for node in prepare_graph(outputs, target)[0]]

@@ -1,11 +1,11 @@
 """Whether a step keeps the meaning. In: nodes or kernels before and after it. Out: None where the interpreter gives
-both the same values, else the first difference. So a step that breaks a graph is told from one that meets a broken
-one."""
+both the same values, else the first difference. It tells a step that breaks a graph from one that is given a broken
+graph."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -13,11 +13,12 @@ from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import InternalError, OutOfBoundsError
 from tilewright.debug.sum_order import CANNOT, Array, steady_elements
 from tilewright.engine.compilation.difference import Difference, find_difference
+from tilewright.engine.compilation.verify import random_array
 from tilewright.graph.interpreter.effects import run_effects
-from tilewright.graph.interpreter.evaluate import cast_array, evaluate_all, evaluate_kernel
+from tilewright.graph.interpreter.evaluate import evaluate_all, evaluate_kernel
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp, memory_of
-from tilewright.graph.walk import toposort
+from tilewright.graph.walk import size_of, toposort
 
 # Elements that the interpreter is asked to compute for one node.
 MAX_ELEMENTS = 1 << 20
@@ -37,7 +38,7 @@ def compare_nodes(before: UOp, after: UOp, known: Sequence[Bindings] = ()) -> Di
     if before.dtype is dtypes.void or after.dtype is not before.dtype:
         return None
     order = toposort(before, after)
-    if math.prod(int(node.vmax) + 1 for node in order if node.op is Ops.RANGE) > MAX_ELEMENTS:
+    if count_iterations(order) > MAX_ELEMENTS:
         return None
     leaves = [node for node in order if node.op in _MEMORY or node.op is Ops.VARIABLE]
     for sample in range(3):
@@ -70,15 +71,12 @@ def _sample(node: UOp, generator: np.random.Generator, sample: int) -> Array | i
     if node.op is Ops.VARIABLE:
         low, high = int(node.vmin), int(node.vmax)
         return (low, high, (low + high) // 2)[sample]
-    return random_array(node.dtype, node.arg.size, generator)
+    return np.asarray(random_array(node.dtype, node.arg.size, generator))
 
 
-def random_array(dtype: DType, size: int, generator: np.random.Generator) -> Array:
-    if dtype.is_float:
-        values: Array = generator.integers(-16, 17, size) / 8
-    else:
-        values = generator.integers(0, 2 if dtype.is_bool else 7, size)
-    return np.asarray(cast_array(values, dtype))
+def count_iterations(nodes: Iterable[UOp]) -> int:
+    """The iterations of all RANGEs together, as if they were nested."""
+    return math.prod(size_of(node) for node in nodes if node.op is Ops.RANGE)
 
 
 def interpret_kernel(sink: UOp, arrays: Mapping[int, Array]) -> dict[int, Array] | None:
@@ -90,7 +88,7 @@ def interpret_kernel(sink: UOp, arrays: Mapping[int, Array]) -> dict[int, Array]
     written = {memory_of(node.src[0]).arg.slot for node in order if node.op is Ops.STORE}
     try:
         if any(node.op in ORDERED for node in order):
-            if math.prod(int(node.vmax) + 1 for node in order if node.op is Ops.RANGE) > MAX_ITERATIONS:
+            if count_iterations(order) > MAX_ITERATIONS:
                 return None
             return {memory.arg.slot: found for memory, found in run_effects(sink, bindings).items()}
         evaluate_kernel(sink, bindings)

@@ -1,9 +1,9 @@
-"""One experiment on a repro, in a process of its own. In: its name, a repro file, settings. Out: a JSON file. Run as
+"""One experiment on a repro, in a separate process. In: its name, a repro file, settings. Out: a JSON file. Run as
 
     python -m tilewright.debug.investigate.experiment RESULT.json NAME FILE.repro [OPTION=VALUE ...] [device=D]
 
 replay            how it ends with these settings
-switches          how it ends with each of several settings, and with all but these off: each in a child of its own
+switches          how it ends with each of several settings, and with all but these off: each in a child process
 reduce            the smallest repro that fails alike, written beside the result
 steps             the first step that changes what the graph means
 bisect-X          the first opt, pass, rewrite, fusion or buffer (X) with which it fails
@@ -69,8 +69,8 @@ def _reduce(repro: Repro, path: str, seconds: float) -> dict[str, Any]:
     before = try_repro(repro)
     if not before.kind:
         return {"kind": "", "nodes": repro.nodes}
-    # What makes no difference to it makes none to a smaller case: that would fail for another reason, as a sum of
-    # numbers that cancel does when an opt takes it in another order.
+    # A smaller case must react to these settings as the repro does. One that does not fails for another reason, as a
+    # sum of cancelling numbers does when an opt takes it in another order.
     pattern = [(setting, try_repro(repro, setting).kind) for setting in KEPT_PATTERN]
 
     def fails(candidate: Repro) -> bool:

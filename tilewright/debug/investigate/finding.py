@@ -1,4 +1,4 @@
-"""What an experiment found. In: nothing. Out: the records that scenarios hand to the session, as JSON holds them."""
+"""The result of an experiment: the record that scenarios give to the session, to and from JSON values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 @dataclass(frozen=True)
 class Finding:
     """A guilty step: its kind (rule, pass, opt, schedule, fusion, memory, queue, jit, cache, gradient, sharding,
-    kernel, copy or backend), its name, a sentence, and what stood there before and after it."""
+    kernel, copy or backend), its name, a sentence, and the graph before and after it."""
 
     kind: str
     name: str

@@ -1,5 +1,5 @@
-"""Gradient rules against difference quotients. In: nodes whose gradient a program took. Out: the ops whose rule gives
-something else than the slope of their value. Both are computed by the interpreter in float64, on random sources."""
+"""Gradient rules against difference quotients. In: nodes whose gradient a program took. Out: the ops whose rule differs
+from the slope of their value. Both are computed by the interpreter in float64, on random sources."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def check_gradient(node: UOp) -> Finding | None:
 
 
 def _leaf(number: int, like: UOp, generator: np.random.Generator, arrays: dict[UOp, Array]) -> UOp:
-    """A source of the same shape over memory of its own; floats lie where every function is smooth."""
+    """A source of the same shape over new memory; floats are in a range in which every function is smooth."""
     size = math.prod(like.shape)
     dtype = dtypes.float64 if like.dtype.is_float else like.dtype
     param = UOp(Ops.PARAM, dtype, (), ParamArg(number, size))

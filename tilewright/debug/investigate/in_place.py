@@ -1,6 +1,6 @@
 """Steps checked where the program runs. In: a schedule that was wrong there. Out: a file beside it with the step that
-breaks it, and the smallest graph that still fails there. A program may have brought what is at fault itself: a rule, a
-transform or a backend that it added, a part of the package that it exchanged. Replayed alone the schedule is right."""
+breaks it, and the smallest graph that still fails there. The fault may be in the program itself: a rule, a transform or
+a backend that it added, a part of the package that it replaced. Replayed alone the schedule is then right."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ REDUCE_SECONDS = 20.0
 
 
 def examine_in_place(repro: Repro, folder: str) -> None:
-    """Nothing runs in a child here: not every driver lives on in one. So the result is written as soon as there is one,
-    and again for a smaller graph."""
+    """Runs in this process, because not every driver works in a forked child. So the result is written as soon as there
+    is one, and again for a smaller graph."""
     if not _examined(repro, folder):
         return
-    # Memory that nothing writes may hold what is right from the run before: then there is nothing to reduce.
+    # Memory that nothing writes may have the right contents from the run before: then there is nothing to reduce.
     kind = counted_replay(repro).kind
     if kind:
         small = reduce_repro(repro, lambda candidate: counted_replay(candidate).kind == kind, REDUCE_SECONDS)

@@ -1,10 +1,9 @@
-"""Schedules run by the interpreter. In: a schedule and its inputs. Out: what every slot holds afterwards, in memory of
-its own for each slot or in the memory that was planned; and which two buffers of a plan overlap. `steps.py` checks the
-scheduler and the memory planner with it."""
+"""Schedules run by the interpreter. In: a schedule and its inputs. Out: the contents of every slot afterwards, in
+separate memory for each slot or in the memory that was planned; and which two buffers of a plan overlap. `steps.py`
+checks the scheduler and the memory planner with it."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from tilewright.base.errors import OutOfBoundsError
 from tilewright.base.records import replace
 from tilewright.codegen.pipeline import program_params
-from tilewright.debug.investigate.equivalence import interpret_kernel
+from tilewright.debug.investigate.equivalence import count_iterations, interpret_kernel
 from tilewright.debug.replay import bindings_of, computed_values
 from tilewright.debug.sum_order import CANNOT, Array
 from tilewright.engine.compilation.difference import find_difference
@@ -41,7 +40,7 @@ def fixed_plan(plan: Schedule, values: Mapping[str, int]) -> Schedule:
 
 
 class ItemRunner:
-    """Runs a schedule with the interpreter of kernels: in memory of its own for each slot, or as it was planned."""
+    """Runs a schedule with the interpreter of kernels: in separate memory for each slot, or in the planned memory."""
 
     def __init__(self, plan: Schedule, inputs: Mapping[int, Array], is_planned: bool) -> None:
         self.plan = plan
@@ -58,7 +57,7 @@ class ItemRunner:
                 start = offsets[number]
                 self.blocks[number] = arenas[slot.device][start : start + slot.nbytes]
             else:
-                # As a replay does it: what no kernel writes is told from a zero.
+                # As in a replay: elements that no kernel writes are not mistaken for zeros.
                 self.blocks[number] = np.full(slot.nbytes, 0 if slot.kind == "check" else UNDEFINED, np.uint8)
 
     def memory(self, slot: int) -> Array:
@@ -118,8 +117,8 @@ class ItemRunner:
 
 
 def overlap_of(plan: Schedule) -> str:
-    """Two temporary buffers that share memory while both are needed, as words. Found here from the accesses alone, by
-    other means than those of the planner."""
+    """Two temporary buffers that share memory while both are needed, as words. Found from the accesses alone,
+    independently of the planner."""
     offsets = dict(plan.offsets)
     needed: dict[int, list[int]] = {}
     for position, item in enumerate(plan.items):
@@ -214,7 +213,7 @@ def _positions(item: Item, access: UOp) -> list[int]:
     """Every element of its slot that an access may touch; none where that depends on what is loaded."""
     index = access.src[1]
     nodes = toposort(index)
-    count = math.prod(int(node.vmax) + 1 for node in nodes if node.op is Ops.RANGE)
+    count = count_iterations(nodes)
     if any(node.op is Ops.LOAD for node in nodes) or count > MAX_POSITIONS:
         return []
     start = (item.starts[access.src[0].arg.slot] if item.starts else 0) // access.dtype.itemsize
@@ -223,7 +222,7 @@ def _positions(item: Item, access: UOp) -> list[int]:
 
 
 def emulate_kernel(ast: UOp, arrays: Mapping[int, Array]) -> dict[int, Array]:
-    """What the emulator makes of a kernel that the interpreter has no rules for, without opts."""
+    """What a kernel that the interpreter has no rules for writes, by the emulator, without opts."""
     kept = {slot: data.tobytes() for slot, data in arrays.items()}
     repro = Repro("kernel", ast, REFERENCE_DEVICE, inputs_of(ast, kept))
     slots = [param.slot for param in program_params(ast) if param.is_written and not param.holds_checks]

@@ -1,5 +1,5 @@
 """Replays against their functions. In: the calls of jitted functions while a program runs. Out: a finding where a
-replay gives something else than a plain call of the function, with the constant that it kept where that differs."""
+replay differs from a plain call of the function, with the first constant of the record that differs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class JitAudit:
         self._is_busy = False
 
     def install(self) -> None:
-        """From here on every replay is compared."""
+        """Wraps `Jit.__call__`, so that every replay is compared."""
         inner = Jit.__call__
         audit = self
 
@@ -76,7 +76,7 @@ def _values(result: Any) -> list[Any]:
 
 
 def _changed(recorded: Runs, now: Runs) -> str:
-    """The first constant in which the recorded graphs differ from those of today."""
+    """The first constant in which the recorded graphs differ from the present ones."""
     for before, after in zip(recorded, now, strict=False):
         for left, right in zip(toposort(*before), toposort(*after), strict=False):
             if left.op is right.op is Ops.CONST and left is not right:

@@ -1,6 +1,6 @@
 """Custom kernels as their authors wrote them. In: the graph of a run and the contents of its inputs. Out: a finding
-where two threads of such a kernel touch one element without an order, or it touches what is not there: most devices do
-not tell. The emulator runs it without opts on the data of the run."""
+where two threads of such a kernel access one element without an order, or it accesses memory outside of its buffers:
+most devices do not report it. The emulator runs it without opts on the data of the run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def is_written_by_hand(ast: UOp) -> bool:
 
 
 def refused(ast: UOp, arguments: Sequence[bytes], values: Mapping[str, int]) -> Finding | None:
-    """What the emulator says of a kernel without opts; None where it is content."""
+    """The emulator's error for a kernel without opts; None where there is none."""
     try:
         run_unoptimised(ast, list(arguments), values)
     except EmulatorError as error:

@@ -202,7 +202,7 @@ def _broken_opt(ast: UOp, device: str, case: Case) -> Finding | None:
 
 
 def error_text(error: Exception | None) -> str:
-    """An error as words; an assertion often says nothing but where it stands."""
+    """The text of an error, with its location where it may have no message, as an assertion."""
     text = f"{type(error).__name__}: {error}".rstrip(": ")
     found = error.__traceback__ if error is not None else None
     while found is not None and found.tb_next is not None:
@@ -214,8 +214,8 @@ def error_text(error: Exception | None) -> str:
 
 
 def _blame_unproven(error: Exception | None, states: Sequence[tuple[str, str, UOp]], proven: UOp) -> Finding:
-    """A stage gave up. The first pass after the last kernel that is proven right left what it gave up on; where all are
-    right in what they mean, it is the order that cannot be had: of local memory, or the pass that raised itself."""
+    """The pass to blame for the error of a stage: the first one after the last kernel that is proven right; where all
+    are right, the one that added local memory, whose order is impossible, or the one that raised the error."""
     text = error_text(error)
     position = max((number for number, state in enumerate(states) if state[2] is proven), default=-1)
     for stage, name, sink in states[position + 1 :]:
@@ -233,7 +233,7 @@ STAGES: tuple[tuple[str, Sequence[Any]], ...] = (("kernel", KERNEL_PASSES), ("co
 
 
 def _maker_of_memory(states: Sequence[tuple[str, str, UOp]]) -> tuple[str, str, str] | None:
-    """The pass that put local memory and its barriers there, and the kernel before and after it."""
+    """The pass that added local memory and its barriers, and the kernel before and after it."""
     before = ""
     for stage, name, sink in states:
         if any(node.op in (Ops.DEFINE_LOCAL, Ops.DEFINE_REG) for node in toposort(sink)):
@@ -245,7 +245,7 @@ def _maker_of_memory(states: Sequence[tuple[str, str, UOp]]) -> tuple[str, str, 
 def _blame_memory(
     error: EmulatorError, states: Sequence[tuple[str, str, UOp]], last_good: str, program: str
 ) -> Finding:
-    """A race, or a read of what nobody wrote: the pass that put that memory and its barriers there."""
+    """For a race, or a read of memory that was not written: the pass that added that memory and its barriers."""
     text = f"{type(error).__name__}: {error}"
     name, before, after = _maker_of_memory(states) or (last_good, "", program)
     return Finding("pass", name, text, before, after)

@@ -1,6 +1,6 @@
 """A program run under observation. In: a script or a test. Out: in a folder, the first schedule whose results are not
 what its graph means (`captured.repro`), and findings: a sharded graph that means something else than the whole, a
-replay that differs from its function, a gradient rule that is wrong. Run as a module, in a process of its own:
+replay that differs from its function, a gradient rule that is wrong. Run as a module, in a separate process:
 
     python -m tilewright.debug.investigate.observe FOLDER script.py arguments
     python -m tilewright.debug.investigate.observe FOLDER -m package.module arguments
@@ -23,7 +23,7 @@ import numpy as np
 
 from tilewright.base.records import replace
 from tilewright.debug.describe import show_location
-from tilewright.debug.dump import buffer_bytes, schedule_repro
+from tilewright.debug.dump import schedule_repro
 from tilewright.debug.investigate.finding import Finding
 from tilewright.debug.investigate.gradient_audit import check_gradient
 from tilewright.debug.investigate.in_place import examine_in_place
@@ -33,26 +33,26 @@ from tilewright.debug.investigate.target import PYTEST
 from tilewright.debug.replay import UnwrittenGuard, bindings_of, contents_of, fixed_outputs, steady_values
 from tilewright.debug.sum_order import CANNOT
 from tilewright.engine.compilation.difference import find_difference
-from tilewright.engine.execution.nonfinite import can_interpret
+from tilewright.engine.execution.nonfinite import can_interpret, read_buffer
 from tilewright.engine.execution.run import Execution
 from tilewright.engine.execution.watchers import Run, plan_watchers, run_watchers
 from tilewright.engine.planning.bind import BoundGraph
 from tilewright.graph.gradients import rules as gradient_module
-from tilewright.graph.interpreter.evaluate import evaluate_all, numpy_dtype
+from tilewright.graph.interpreter.evaluate import evaluate_all
 from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import fixed_graph
 from tilewright.graph.spec import Kind
 from tilewright.graph.text.repro import Repro, write_repro
 from tilewright.graph.text.show import show
 from tilewright.graph.uop import UOp
-from tilewright.runtime.buffer import Buffer, buffer_of
+from tilewright.runtime.buffer import buffer_of
 
 MAX_BYTES = 1 << 24  # of the inputs of a schedule that is looked at
 CURRENT, CAPTURED, FINDINGS = "current.repro", "captured.repro", "findings.json"
 
 
 class Observer:
-    """What is seen of one program."""
+    """The observations of one program."""
 
     def __init__(self, folder: str, has_steps: bool = False) -> None:
         self.folder = folder
@@ -112,7 +112,7 @@ class _Watched:
         self.line = _line(run.outputs, run.bound)
         self.repro = schedule_repro(run.outputs, buffers, run.device, self.line, run.bound.values)
         self.outputs = fixed_outputs(self.repro)
-        self.whole = fixed_graph(run.bound.outputs, run.bound.values) if run.bound.is_spread else ()
+        self.whole = fixed_graph(run.bound.outputs, run.bound.values) if run.bound.is_sharded else ()
         # A kernel that ends the process, or never ends, is found here afterwards.
         with open(observer.current, "w", encoding="utf-8") as file:
             file.write(write_repro(self.repro))
@@ -137,7 +137,7 @@ class _Watched:
             buffer = execution.buffers[execution.schedule.outputs[number]]
             if buffer is None:
                 continue
-            got = _array(buffer)[: want.size].reshape(want.shape)
+            got = read_buffer(buffer)[: want.size].reshape(want.shape)
             if find_difference(got, want, node.dtype) is None:
                 continue
             found = find_difference(got, want, node.dtype, mask=steady_values(repro, expected)[number])
@@ -169,10 +169,6 @@ def _name_of(node: UOp) -> str:
     while node.op.kind is Kind.MOVEMENT or node.op in (Ops.CONTIGUOUS, Ops.DETACH):
         node = node.src[0]
     return node.op.name
-
-
-def _array(buffer: Buffer) -> Any:
-    return np.frombuffer(buffer_bytes(buffer), numpy_dtype(buffer.dtype))
 
 
 def _line(outputs: Sequence[UOp], bound: BoundGraph) -> str:

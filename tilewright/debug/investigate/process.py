@@ -17,7 +17,7 @@ from pathlib import Path
 # Bytes of output that are kept, from the beginning and from the end, and after which a process is ended.
 KEPT_BYTES = 1 << 16
 MAX_OUTPUT_BYTES = 1 << 25
-# What a process and all that it starts have in their environment: one that made a session of its own is found by it.
+# A variable in the environment of a process and its descendants, by which those that started a new session are found.
 MARK = "TILEWRIGHT_SCENARIO"
 
 
@@ -88,7 +88,7 @@ class Processes:
     """The processes of one investigation, so that all of them can be ended at once."""
 
     def __init__(self, note: Callable[[list[int]], None] = lambda groups: None) -> None:
-        """`note` is told of the process groups that run, whenever they change."""
+        """`note` is called with the process groups that run, whenever they change."""
         self._note = note
         self._running: set[int] = set()  # process groups
         self._lock = threading.Lock()
@@ -154,7 +154,7 @@ class Processes:
                 self._note(sorted(self._running))
 
     def cancel(self) -> None:
-        """Ends all that runs; what is asked for afterwards is not started."""
+        """Ends all running processes; later calls of `run` start none."""
         self.is_cancelled = True
         with self._lock:
             groups = list(self._running)

@@ -1,4 +1,4 @@
-"""Fewer statements. In: a script that fails, and a test that tells whether another text fails alike. Out: the script
+"""Reduction of scripts. In: a script that fails, and a test whether another text fails alike. Out: the script
 without the statements that the failure does not need (delta debugging over the syntax tree)."""
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def investigate_program(session: State, captured: str | None) -> Finding | None:
 
 def examine_in_program(session: State, captured: str) -> tuple[Finding | None, str]:
     """The step that breaks the captured schedule in the program's own process, and the smallest graph that shows it:
-    for a program that brought what is at fault itself."""
+    for a program that is at fault itself, as by a rule that it added."""
     run = session.scenarios
     folder = session.store.folder / "in-place"
     folder.mkdir(exist_ok=True)
@@ -75,7 +75,7 @@ def try_switch(session: State, switch: Switch, always: dict[str, str]) -> list[t
 
 
 def verdict_on(found: Failure, failure: Failure) -> Verdict:
-    """What a run without the suspected part says of it, beside how the program fails with it."""
+    """The verdict on a suspected part, from a run without it and the failure with it."""
     if not found.kind:
         return Verdict("confirmed", "without it the program is right")
     if found.kind == failure.kind:
@@ -84,8 +84,8 @@ def verdict_on(found: Failure, failure: Failure) -> Verdict:
 
 
 def _finding_of(switch: Switch, verdict: Verdict, captured: str | None) -> Finding:
-    """What a switch alone tells. A schedule that is wrong with the cache and right when it is compiled again was given
-    another one's kernel."""
+    """The finding of a confirmed switch. A schedule that is wrong with the cache and right without it was given the
+    kernel of another one."""
     before = "" if captured is None else text_of(captured)
     line = "" if captured is None else load_repro(captured).line
     text = f"{switch.question}: {verdict.evidence}{f'; first seen at {line}' if line else ''}"
@@ -131,16 +131,16 @@ def reduce_and_write(session: State, guilty: Finding | None, captured: str | Non
 
 
 def with_home(folder: str) -> str:
-    """PYTHONPATH for a copy of a script that lies elsewhere: modules beside the script are still found."""
+    """PYTHONPATH for a copy of a script in another folder: modules beside the original are still found."""
     return os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH", "")]))
 
 
 def _own_cache(folder: Path, text: str) -> dict[str, str]:
     """A disk cache for each text: a stale entry must come from the program itself."""
     with contextlib.suppress(OSError):
-        place = folder / "caches" / str(abs(hash(text)))
-        place.mkdir(parents=True, exist_ok=True)
-        return {"TILEWRIGHT_CACHE_DIR": str(place)}
+        path = folder / "caches" / str(abs(hash(text)))
+        path.mkdir(parents=True, exist_ok=True)
+        return {"TILEWRIGHT_CACHE_DIR": str(path)}
     return {}
 
 

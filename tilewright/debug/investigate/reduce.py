@@ -1,10 +1,10 @@
 """Delta debugging over a graph. In: a repro that fails, and a test that tells whether another fails alike. Out: the
 smallest one found in the time given.
 
-Sizes that are variables become plain ones. Of a schedule: an output gives way to what it is made of; a node to one of
-its sources, to zeros, or to a leaf that holds its value; an axis is made shorter wherever it occurs; contents become
-plainer. Of a kernel: opts are left out and expressions give way to their operands. A change is kept when the case still
-fails in the same way."""
+Symbolic sizes become constants. In a schedule an output is replaced by its sources; a node by one of its sources, by
+zeros, or by a leaf with its value; an axis is made shorter wherever it occurs; contents become simpler. In a kernel
+opts are left out and expressions are replaced by their operands. A change is kept when the case still fails in the same
+way."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from tilewright.graph.verification.verify import verify_kernel, verify_tensor_gr
 from tilewright.graph.walk import substitute, toposort
 
 Fails = Callable[[Repro], bool]
-# What a change may raise that made a graph which means nothing.
+# Errors of a change that made an invalid graph.
 _MEANINGLESS = (TilewrightError, AssertionError, ValueError, IndexError, TypeError, KeyError, AttributeError)
 _LEAVES = (Ops.PARAM, Ops.CONST, Ops.IOTA)
-MAX_CONTENTS = 64  # elements whose contents are made plainer one by one
+MAX_CONTENTS = 64  # elements of a buffer whose contents are made simpler one by one
 
 
 def reduce_repro(repro: Repro, fails: Fails, seconds: float = 40.0) -> Repro:
@@ -89,7 +89,7 @@ def _is_meaningful(repro: Repro) -> bool:
 
 
 def with_outputs(repro: Repro, outputs: tuple[UOp, ...], more: Mapping[UOp, Array] | None = None) -> Repro:
-    """The repro of other values to compute; PARAMs that are used no more are gone, the others counted from 0."""
+    """The repro with other outputs; PARAMs that are not used are removed, the others are numbered from 0."""
     contents = contents_of(repro)
     held = more or {}
     graph = UOp(Ops.SINK, dtypes.void, tuple(dict.fromkeys(outputs)))
@@ -102,12 +102,12 @@ def with_outputs(repro: Repro, outputs: tuple[UOp, ...], more: Mapping[UOp, Arra
         size = capacity(node.arg.size)
         data = np.resize(data, size) if data.size < size else data[:size]
         inputs.append(Input(slot, node.dtype, size, np.ascontiguousarray(data).tobytes()))
-    # At once: a PARAM may have the number of another one before.
+    # All at once: the new number of a PARAM may be the old one of another.
     return replace(repro, graph=substitute(graph, exchanges), inputs=tuple(inputs))
 
 
 def plain_sizes(repro: Repro) -> Iterator[Repro]:
-    """Sizes that are variables become plain ones, if it fails with these as well; else their values become less."""
+    """The repro with constants for its symbolic sizes; then with smaller values of its variables."""
     if not repro.values:
         return
     if repro.kind == "kernel":
@@ -268,7 +268,7 @@ def fewer_opts(repro: Repro) -> Iterator[Repro]:
 
 
 def simpler_kernels(repro: Repro) -> Iterator[Repro]:
-    """A value gives way to one of its operands."""
+    """One value replaced by one of its operands."""
     if len(repro.graph.src) > 1:
         for effect in repro.graph.src:
             yield _with_kernel(repro, repro.graph.replace(src=(effect,)))
@@ -281,7 +281,7 @@ def simpler_kernels(repro: Repro) -> Iterator[Repro]:
 
 
 def _with_kernel(repro: Repro, graph: UOp) -> Repro:
-    """The kernel keeps its numbers: an argument that is used no more is given all the same."""
+    """The arguments keep their numbers: one that is not used any more is still given."""
     return replace(repro, graph=graph)
 
 

@@ -1,4 +1,4 @@
-"""The end of a session for people. In: the record of a session. Out: its summary in markdown, and a regression test."""
+"""The report of a session. In: the record of a session. Out: its summary in markdown, and a regression test."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def function_name(guilty: dict[str, Any] | None) -> str:
 
 
 def repro_test(guilty: dict[str, Any] | None, repro: str) -> str:
-    """A test that replays the smallest graph in a process of its own: a kernel that writes to wrong addresses, or never
+    """A test that replays the smallest graph in a separate process: a kernel that writes to wrong addresses, or never
     ends, fails the test and does not end the process that runs it."""
     title = "an investigation" if guilty is None else f"{guilty['kind']} {guilty['name']}"
     lines = [
@@ -80,7 +80,7 @@ def program_test(
     home: str = "",
 ) -> str:
     """A test that runs the smallest program with its arguments; where it fails by what it prints, against the same with
-    everything off. `home` is where the modules of the program lie."""
+    everything off. `home` is the folder of the program's modules."""
     title = "an investigation" if guilty is None else f"{guilty['kind']} {guilty['name']}"
     lines = [
         f'"""Found by `tilewright debug`: {title}."""',

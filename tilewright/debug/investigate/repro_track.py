@@ -17,10 +17,10 @@ from tilewright.graph.text.repro import load_repro
 
 TRIAL_SECONDS = 40.0
 REDUCE_SECONDS = 30.0
-BATCH = 4  # hypotheses that one process tries, each in a child of its own
+BATCH = 4  # hypotheses that one process tries, each in a child process
 PROGRAM_ONLY = ("DEVICE", "JIT", "CACHE")  # what makes no difference to a repro, or is always off
-# What a bisection finds is believed in this order where no step was found to change the meaning by itself.
-BELIEVED = ("queue", "memory", "fusion", "opts", "rewrites", "passes")
+# The order in which findings of bisections are preferred, where no step was found that changes the meaning.
+PREFERRED = ("queue", "memory", "fusion", "opts", "rewrites", "passes")
 
 
 def investigate_repro(session: State, path: str) -> Finding | None:
@@ -119,11 +119,11 @@ def bisect_confirmed(
 
 
 def choose(steps: Finding | None, bisected: dict[str, Finding]) -> Finding | None:
-    """A step that changes the meaning is guilty. Of a schedule that does, the fusion or pass that bisection names;
-    where no step does by itself, what makes the difference."""
+    """A step that changes the meaning is guilty. Where that is writing the schedule, or no step does, the finding of a
+    bisection is preferred."""
     if steps is not None and steps.name != "schedule/write_values" and steps.kind != "error":
         return steps
-    for name in BELIEVED:
+    for name in PREFERRED:
         if name in bisected:
             return bisected[name]
     return steps

@@ -1,5 +1,5 @@
 """Scenarios of one session. In: programs and experiments to run. Out: how each ended, recorded as it ends. Several run
-at a time, each in a process group of its own; what an observation says is likely is tried first."""
+at a time, each in its own process group; what an observation makes likely is tried first."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the parts of an investigation share. In: a session's folder. Out: its target, its scenarios, how the target
-fails and what is known of failures alike."""
+"""The state that the parts of an investigation share. In: a session's folder. Out: its target, its scenarios, how the
+target fails, and earlier sessions with the same failure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class State:
         return failure_of(ended, self.reference, self.again)
 
     def remember(self, repro: Path | None) -> None:
-        """Notes the failure, and what is known of failures alike."""
+        """Records the failure, and earlier sessions with the same failure."""
         ops = [] if repro is None else [node.op.name for node in toposort(load_repro(str(repro)).graph)]
         signature = signature_of(self.failure.kind, self.failure.text, ops)
         known = known_like(self.store.folder.parent, signature, self.store.id)

@@ -129,7 +129,7 @@ def _examine_schedule(repro: Repro, stepper: Stepper) -> Finding | None:
 
 
 def _broken_copy(plan: Schedule) -> Finding | None:
-    """Two devices between which a copy arrives as something else, where all kernels are right."""
+    """Two devices between which a copy changes the bytes, where all kernels are right."""
     pairs = {item.slots: (plan.slots[item.slots[1]], plan.slots[item.slots[0]]) for item in plan.items if is_copy(item)}
     for source, target in pairs.values():
         data = np.random.default_rng(0).integers(1, 256, source.nbytes, np.uint8)

@@ -1,5 +1,5 @@
-"""What can be switched off. In: nothing. Out: the hypotheses that a scenario tries by an option: each says what would
-be at fault if the program were right without it."""
+"""The parts of the compiler that an option switches off: the hypotheses that scenarios try. Each names what is at fault
+if the program is right without it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tilewright.debug.investigate.process import Ended
 from tilewright.graph.text.repro import SUFFIX
 
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|inf|nan)\b")
-# Quietly enough that nothing of how long it took is printed: what two runs print is compared.
+# Quiet enough that no times are printed: the outputs of two runs are compared.
 PYTEST = ("-x", "-qq", "--no-header", "-p", "no:cacheprovider")
 _RAISED = re.compile(
     r"^(?:E\s+)?([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning))\b(?:: )?(.*)$", re.MULTILINE
@@ -73,7 +73,7 @@ class Failure:
 
 def failure_of(ended: Ended, reference: Ended | None, again: Ended | None = None) -> Failure:
     """A program fails where it does not end well, or prints other numbers than the reference does. `again` is a second
-    plain run: what differs between two of these says nothing."""
+    plain run: differences between two of these are ignored."""
     if ended.ending != "finished":
         return Failure(ended.ending, ended.words)
     if ended.status:

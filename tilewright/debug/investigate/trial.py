@@ -38,7 +38,7 @@ def counted_replay(repro: Repro, device: str = "", **settings: Any) -> Outcome:
 
 
 def in_child(work: Callable[[], Any], seconds: float) -> dict[str, Any]:
-    """What a function gives, as JSON, computed in a child: {"value": ...} or {"ending": why there is none}."""
+    """The result of a function, as JSON, computed in a child: {"value": ...} or {"ending": why there is none}."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -69,7 +69,7 @@ def in_child(work: Callable[[], Any], seconds: float) -> dict[str, Any]:
 
 
 def _run_child(work: Callable[[], Any], reader: int, writer: int) -> None:
-    """Leaves by `_exit`: what the parent would do at its end is not done twice."""
+    """Leaves by `_exit`, so that the exit handlers of the parent do not run here."""
     os.close(reader)
     status = 1
     try:

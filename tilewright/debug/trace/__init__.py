@@ -1,4 +1,4 @@
-"""What became of a program, from its lines to machine code. In: a program. Out: a `Trace`, and that as text or JSON.
+"""A program from its lines to machine code. In: a program. Out: a `Trace`, and that as text or JSON.
 
     with Recorder() as recorder:
         (Tensor([1, 2, 3]) + 2).tolist()

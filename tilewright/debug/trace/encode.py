@@ -69,7 +69,7 @@ def from_values(values: Any, name: str = "trace") -> Trace:
 
 
 class _ShapeError(Exception):
-    """A value is not what its field holds."""
+    """A value does not have the type of its field."""
 
 
 @functools.cache

@@ -16,8 +16,8 @@ from tilewright.graph.walk import toposort
 
 
 def ops_by_line(graph: tuple[UOp, ...], lines: Mapping[UOp, Location]) -> dict[Location, Counter[str]]:
-    """The ops of the nodes that each line of the user built. A constant is one node wherever it is written, and counts
-    for the line of its first user in the graph."""
+    """The ops of the nodes that each line of the user built. Equal constants are one node, which is counted for
+    the line of its first user in the graph."""
     found: dict[Location, Counter[str]] = {}
     users: dict[UOp, UOp] = {}
     for node in toposort(*graph):
@@ -31,7 +31,7 @@ def ops_by_line(graph: tuple[UOp, ...], lines: Mapping[UOp, Location]) -> dict[L
 
 
 def first_line(sink: UOp) -> Location | None:
-    """The line of what a kernel stores last, or of any of its nodes."""
+    """The line of the last store of a kernel, or of any of its nodes."""
     stores = [node for node in toposort(sink) if node.op is Ops.STORE]
     for node in (*reversed(stores), *(part for store in stores for part in store.src), *reversed(toposort(sink))):
         if node.line is not None:
@@ -40,7 +40,7 @@ def first_line(sink: UOp) -> Location | None:
 
 
 def time_of(runs: Iterable[Run]) -> int:
-    """What kernels and copies took; those of a replay are told of one by one as well as all together."""
+    """The time of kernels and copies, without replays, whose kernels are in the list too."""
     return sum(run.duration for run in runs if run.kind != "replay")
 
 

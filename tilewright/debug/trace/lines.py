@@ -2,7 +2,7 @@
 outside of the package into it. Uses `sys.settrace`, so a program runs many times slower.
 
 A loop is one line with a count. At one line of one call the first few calls of each function are kept, and the others
-counted: how a value becomes machine code is read once, not once for each of ten thousand nodes."""
+are counted: one reads how a value becomes machine code once, not for each of ten thousand nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tilewright.base.location import PACKAGE_FOLDER
 from tilewright.debug.trace.places import in_package
 from tilewright.debug.trace.records import Call, Limits, SourceLine
 
-# The instruments themselves, and what only tells them something.
+# The code that records, and the code that emits events for it.
 _IGNORED = tuple(
     os.path.join(PACKAGE_FOLDER, *parts)
     for parts in (("debug", ""), ("cli", ""), ("base", "events.py"), ("base", "location.py"))
@@ -38,7 +38,7 @@ class _OpenLine:
 
 
 class _OpenCall:
-    """A call whose lines are being recorded; None in `lines` where nothing more is."""
+    """A call whose lines are being recorded."""
 
     __slots__ = ("caller", "current", "depth", "file", "function", "lines")
 
@@ -55,7 +55,7 @@ TraceFunction = Callable[[FrameType, str, Any], Any]
 
 
 class LineRecorder:
-    """Follows every thread that is started while it is at work, and the one that starts it."""
+    """Follows the thread that enters it, and every thread that is started inside the context."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()

@@ -58,7 +58,7 @@ class KernelDraft:
 
 
 class Compilation:
-    """What one thread compiles, until the values that it is for are there."""
+    """The passes of one thread, from a schedule to the end of its compilation."""
 
     def __init__(self, limits: Limits, began: int) -> None:
         self.limits = limits
@@ -101,7 +101,7 @@ class Compilation:
         return made
 
     def open_pass(self) -> OpenPass:
-        """The innermost pass; rules that fire before or between passes are gathered in one that has no function."""
+        """The innermost pass. Rules that fire outside of passes are collected in one without a function."""
         if self.open:
             return self.open[-1]
         if self._loose is None:
@@ -123,6 +123,6 @@ class Compilation:
 
 
 def graph_text(graph: tuple[UOp, ...]) -> str:
-    """What kernels compute; nothing for tensor graphs, whose nodes are shown instead."""
+    """The expressions of kernels; empty for tensor graphs, whose nodes are shown instead."""
     kernels = [root for root in graph if root.op is Ops.SINK]
     return "\n".join(map(describe.show_kernel, kernels))

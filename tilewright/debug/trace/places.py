@@ -1,5 +1,5 @@
-"""Where in the package something is written. In: functions, names of rules, frames. Out: file and line. Rules are data
-without a line of their own, so their names are looked up in the text of the package, once, when a trace needs them."""
+"""Source locations in the package. In: functions, names of rules, frames. Out: file and line. Rules are data without a
+line, so their names are looked up in the text of the package, once, when a trace needs them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def in_package(path: str) -> str:
 
 
 def function_place(function: Callable[..., Any]) -> Location | None:
-    """Where a function is written; of one that a call made, such as a wrapper, what it wraps where that is one."""
+    """The location of a function; of a wrapper or a partial, that of the function inside."""
     inner = getattr(function, "func", function)
     for cell in getattr(inner, "__closure__", None) or ():
         held = cell.cell_contents
@@ -37,7 +37,7 @@ def function_place(function: Callable[..., Any]) -> Location | None:
 
 
 def emitter_place() -> Location | None:
-    """The line of the package that told of the event which is being handled, or that had it told by `announce_x`."""
+    """The line of the package that emitted the event which is being handled, directly or through `announce_x`."""
     frame = sys._getframe(1)
     passed_events = False
     for _ in range(_MAX_FRAMES):
@@ -68,5 +68,5 @@ def _rule_places() -> dict[str, Location]:
 
 
 def rule_place(name: str) -> Location | None:
-    """Where a rule is written; None for one whose name is put together when it is made."""
+    """The location of a rule; None for one whose name is computed."""
     return _rule_places().get(name)

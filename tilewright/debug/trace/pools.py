@@ -1,6 +1,6 @@
 """Graphs as records. In: nodes. Out: numbers into a pool of `Node` records. A pool refers to the nodes that it has
-numbered, so it lives no longer than the event of the schedule or kernel that it is for: whether anybody else refers to
-a node of the user's graph decides what may be overwritten."""
+numbered, so it is dropped with the event of its schedule or kernel: references to nodes of the user's graph decide what
+may be overwritten."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Pool:
         self.left_out = 0  # nodes of graphs that had no room
 
     def add(self, roots: tuple[UOp, ...]) -> tuple[int, ...]:
-        """The numbers of the roots, after all that they reach has been numbered; () where the pool has no room."""
+        """Adds the graph of the roots; their numbers, or () where the pool has no room."""
         numbers = self.numbers
         missing = [node for node in toposort(*roots, stop=numbers.__contains__) if node not in numbers]
         if len(self.nodes) + len(missing) > self.limit:
@@ -39,7 +39,7 @@ class Pool:
         return tuple(numbers[root] for root in roots)
 
     def set_lines(self, lines: Mapping[UOp, Location]) -> None:
-        """Nodes that several lines of a program made keep the line of the first: these are those of one caller."""
+        """Sets the lines of one caller: a node that several lines of a program made has the line of the first."""
         for node, line in lines.items():
             number = self.numbers.get(node)
             if number is not None:
@@ -51,7 +51,7 @@ class Pool:
 
 
 def shape_text(node: UOp) -> str:
-    """Empty for a scalar, and for a node that breaks the rules: it must still be shown."""
+    """Empty for a scalar; `no shape` for an invalid node, which must still be shown."""
     try:
         return str(node.shape) if node.shape else ""
     except (AttributeError, IndexError, TypeError, ValueError):

@@ -4,7 +4,7 @@
         (Tensor([1, 2, 3]) + 2).tolist()
     trace = recorder.trace("program.py", "finished")
 
-Everything is written down as text the moment it is told: the recorder keeps no node and no kernel alive."""
+Everything is converted to text when its event arrives: the recorder keeps no node and no kernel alive."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ Fields = dict[str, Any]
 
 
 class _Thread(threading.local):
-    """What is open in one thread."""
+    """The open compilation and step of one thread."""
 
     def __init__(self) -> None:
         self.compilation: Compilation | None = None
@@ -89,7 +89,8 @@ class Recorder(TimelineRecorder):
         self.duration = 0
 
     def __enter__(self) -> Recorder:
-        # Stages that a cache answers for tell nothing. What this process compiled is forgotten, and the disk not asked.
+        # A stage that a cache replaces emits no events, so the caches of the process are cleared and the disk is not
+        # read.
         forget_schedules()
         forget_kernels()
         watch_anew()
@@ -164,7 +165,7 @@ class Recorder(TimelineRecorder):
             self.left_out["steps"] += 1
             self._here.step = None
             return
-        # Equal graphs are one object, and so is the schedule of both as long as it is known.
+        # Equal graphs are one object, and so is their schedule while it is cached.
         identity = hash(fields["graph"])
         same_as = self._first_steps.get(identity) if fields["cached"] else None
         if same_as is None:

@@ -1,5 +1,5 @@
-"""What a trace holds. In: nothing. Out: frozen records of plain values, filled by `recorder.py` and `lines.py`. The
-text, the JSON, the page and the profile are all made from these.
+"""The records of a trace: frozen, of plain values, filled by `recorder.py` and `lines.py`. The text, the JSON, the page
+and the profile are all made from these.
 
 Nodes are kept in pools. A pool holds every distinct node that one graph had at any time, and a graph is its roots, as
 numbers into the pool: a node that two passes share has one number, so what a pass changed is a difference of
@@ -41,7 +41,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A choice among what is right: what was chosen, why, and where in the package."""
+    """A choice between correct alternatives: what was chosen, why, and where in the package."""
 
     stage: str
     choice: str
@@ -81,7 +81,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One time that values were asked for: the graph, the passes that scheduled it, and the items that were to run.
+    """One realisation of values: the graph, the passes that scheduled it, and the items that were to run.
 
     `same_as` is an earlier step with an equal graph, whose schedule was used again: it holds the graph and the passes.
     """
@@ -100,7 +100,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """What became of one kernel, in the order it happened."""
+    """The result of each stage for one kernel, in order."""
 
     number: int
     step: int | None  # that it was compiled for
@@ -218,7 +218,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What ran when: the part of a trace that a profile has."""
+    """The runs with their times: the part of a trace that a profile has."""
 
     program: str
     runs: tuple[Run, ...]

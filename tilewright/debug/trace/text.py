@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tilewright.debug import describe
+from tilewright.debug.describe import show_nanoseconds
 from tilewright.debug.trace.facts import time_of
 from tilewright.debug.trace.records import (
     Call,
@@ -71,10 +72,10 @@ def summary(trace: Trace) -> str:
     compiled = sum(spent for kernel in trace.kernels for _, spent in kernel.stages)
     compiled += sum(step.duration for step in trace.steps)
     facts = (
-        f"{counted(len(trace.steps), 'step')}, {counted(len(trace.kernels), 'kernel')} compiled in {time(compiled)}, "
-        f"{counted(len(trace.runs), 'run')} in {time(ran)}"
+        f"{counted(len(trace.steps), 'step')}, {counted(len(trace.kernels), 'kernel')} compiled in "
+        f"{show_nanoseconds(compiled)}, {counted(len(trace.runs), 'run')} in {show_nanoseconds(ran)}"
     )
-    return f"trace of {trace.program}: {trace.outcome} after {time(trace.duration)}; {facts}"
+    return f"trace of {trace.program}: {trace.outcome} after {show_nanoseconds(trace.duration)}; {facts}"
 
 
 def user_line_text(line: UserLine, trace: Trace) -> Iterator[str]:
@@ -87,7 +88,7 @@ def user_line_text(line: UserLine, trace: Trace) -> Iterator[str]:
         yield f"{MARGIN}asked for values: step {steps}"
     if line.runs:
         names = ", ".join(trace.kernels[number].name for number in line.kernels[:MAX_OPS]) or "copies or replays"
-        yield f"{MARGIN}ran {counted(line.runs, 'time')} in {time(line.duration)}: {names}"
+        yield f"{MARGIN}ran {counted(line.runs, 'time')} in {show_nanoseconds(line.duration)}: {names}"
 
 
 # ---------------------------------------------------------------- steps
@@ -103,7 +104,7 @@ def step_text(step: Step, trace: Trace, runs: list[int], depth: int) -> Iterator
         yield f"{MARGIN}graph of {counted(len(reachable(step.roots, step.nodes)), 'node')}"
         if depth >= 4:
             yield from indented(graph_lines(step.roots, step.nodes), 2)
-    yield f"{MARGIN}schedule of {counted(len(step.items), 'item')} in {time(step.duration)}"
+    yield f"{MARGIN}schedule of {counted(len(step.items), 'item')} in {show_nanoseconds(step.duration)}"
     if depth >= 3:
         yield from indented(decision_lines(latest(step.passes)), 2)
         yield from indented(pass_lines(step.passes, step.nodes, depth), 2)
@@ -123,7 +124,8 @@ def step_text(step: Step, trace: Trace, runs: list[int], depth: int) -> Iterator
 
 
 def latest(passes: Iterable[Pass]) -> list[Decision]:
-    """The decisions of all passes. A plan is made again when a pass changes it: the last word about a value counts."""
+    """The decisions of all passes. A plan is made again when a pass changes it: the last decision about a value
+    counts."""
     found: dict[tuple[str, Location | None], Decision] = {}
     for made in passes:
         for decision in made.decisions:
@@ -176,7 +178,7 @@ def pass_lines(passes: Iterable[Pass], nodes: tuple[Node, ...], depth: int) -> I
     for made in passes:
         if made.is_changed or made.rules or depth >= 5:
             change = "" if made.is_changed else ", the graph stays as it is"
-            yield aligned(f"pass {made.stage}/{made.name} in {time(made.duration)}{change}", made.place)
+            yield aligned(f"pass {made.stage}/{made.name} in {show_nanoseconds(made.duration)}{change}", made.place)
             yield from indented(rule_lines(made))
             if made.is_changed and made.text and depth >= 4:
                 yield from indented(block("computes", made.text))
@@ -193,7 +195,7 @@ def rule_lines(made: Pass) -> Iterator[str]:
 
 
 def difference(before: tuple[int, ...] | None, after: tuple[int, ...], nodes: tuple[Node, ...]) -> Iterator[str]:
-    """The nodes that a pass took away and those that it made."""
+    """The nodes that a pass removed and those that it added."""
     if before is None:
         return
     old, new = reachable(before, nodes), reachable(after, nodes)
@@ -230,7 +232,7 @@ def run_lines(trace: Trace, numbers: Iterable[int]) -> Iterator[str]:
         many = f" {len(found)} times" if len(found) > 1 else ""
         kernels = trace.runs[found[0]].names
         inside = f", {counted(len(kernels), 'kernel')}: {', '.join(dict.fromkeys(kernels))}" if kernels else ""
-        yield f"ran {kind} {name} on {device}{many} in {time(spent)}, {rate}{inside}  {line}"
+        yield f"ran {kind} {name} on {device}{many} in {show_nanoseconds(spent)}, {rate}{inside}  {line}"
 
 
 def call_text(call: Call) -> Iterator[str]:
@@ -254,10 +256,6 @@ def place(location: Location | None) -> str:
     return describe.show_location(location)
 
 
-def time(nanoseconds: int) -> str:
-    return describe.show_seconds(nanoseconds / 1e9)
-
-
 def counted(count: int, name: str) -> str:
     return f"{count:,} {name}{'' if count == 1 else 's'}"
 
@@ -279,7 +277,7 @@ def block(title: str, text: str) -> Iterator[str]:
 
 
 def aligned(text: str, where: Location | None) -> str:
-    """The text, and where in the package it happened, in a column of its own where there is room."""
+    """The text, and its location in the package, in a separate column where there is room."""
     if where is None:
         return text
     return f"{text:<{PLACE_COLUMN}}  [{where[0]}:{where[1]}]"

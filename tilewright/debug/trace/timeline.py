@@ -1,5 +1,5 @@
-"""What ran when. In: events of kernels, copies, replays and stages. Out: `Run`, `Span` and `Level` records. A trace is
-more than that; a profile is that alone."""
+"""Timelines. In: events of kernels, copies, replays and stages. Out: `Run`, `Span` and `Level` records: all of a
+profile, and a part of a trace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Fields = dict[str, Any]
 
 
 class TimelineRecorder:
-    """Gathers records. Whoever feeds it events holds a lock."""
+    """Collects records. The caller of `note_event` holds a lock."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits

@@ -1,8 +1,8 @@
 """The web view of a trace. In: a `Trace`, and the peaks of devices where they are known. Out: one HTML document that
 holds the trace and loads nothing else. `tilewright viz` serves it, `tilewright trace --html` writes it to a file.
 
-Script and style are written into the document, and its policy allows this script alone, by its hash. The trace stands
-in it as JSON in which no `<` is left: whatever a program is called or contains, it cannot end the element it is in."""
+Script and style are inlined, and the content security policy allows only this script, by its hash. The trace is in it
+as JSON without any `<`: no name or text of a program can end the element that it is in."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCRIPTS = ("model.js", "layout.js", "graph.js", "text.js", "charts.js", "search.
 
 
 class Roof(NamedTuple):
-    """What a device can do: operations and bytes a second."""
+    """The peaks of a device: operations and bytes a second."""
 
     operations: float
     bandwidth: float
@@ -45,7 +45,7 @@ def trace_page(trace: Trace, roofs: Mapping[str, Roof] | None = None) -> str:
         "DATA": escaped_json(values),
         "SCRIPT": script,
     }
-    # What is put in is not looked at again: a trace may hold the marks of this template.
+    # Inserted text is not searched: a trace may contain the marks of this template.
     document = []
     rest = read_file("page.html")
     for name, text in parts.items():

@@ -166,7 +166,7 @@ def _compile_missing(wanted: dict[tuple[object, ...], tuple[UOp, str]], workers:
             workers.give(draft.compile, len(draft.source))
         else:
             workers.give(draft.store)
-    with stage_timer("compile"):  # what is left of it: the rest went on beside the stages before
+    with stage_timer("compile"):  # the wait for the last of them: the others ran in parallel with earlier stages
         workers.finish()
     for key, first in twins.items():
         drafts[key] = replace(drafts[first], device=wanted[key][1], stage_times={}, stored_key=stored_keys[key])
@@ -209,7 +209,7 @@ def _load_stored(stored_key: str | None, device: str) -> LoadedKernel | None:
     with stage_timer("load"):
         try:
             handle = open_driver(device).load_kept(found.binary, found.launch)
-        except Exception as error:  # whatever a driver says of it: the kernel is compiled and stored again
+        except Exception as error:  # of any kind: the kernel is compiled and stored again
             emit("warning", message=f"the stored kernel {stored_key} cannot be loaded: {error!r}", location=None)
             return None
     return LoadedKernel(found.name, device, found.operations, found.bytes_moved, handle, stored_key)
@@ -238,7 +238,7 @@ def compile_with(ast: UOp, device: str, opts: tuple[Opt, ...] | None) -> Compile
 
 def draft_kernel(ast: UOp, device: str, opts: tuple[Opt, ...] | None) -> Draft:
     """All stages but the compiler: the text of the kernel, and its binary where the disk has it."""
-    # A start that finds every kernel on disk does without these, which are a quarter of its time.
+    # A process that finds every kernel on disk does not import these, which would be a quarter of its start-up time.
     from tilewright.codegen.pipeline import lower
     from tilewright.kernel.optimise import optimise
 

@@ -30,13 +30,13 @@ def _reader_of(names: Sequence[str]) -> Callable[[], tuple[object, ...]]:
     return functools.partial(operator.attrgetter(*names), options)
 
 
-# The options that change what a graph becomes, which every run of a graph reads; those that change its schedule; and
-# those that change what a kernel becomes on a given target.
+# Functions that give the values of the options that affect: a plan (read by every run of a graph), a schedule, and the
+# code of a kernel on a given target.
 plan_options = _reader_of(_PLAN_OPTIONS)
 schedule_options = _reader_of(options_that_affect("schedule", "target"))
 kernel_options = _reader_of(options_that_affect("kernel"))
 
-# What only stages that run tell, and what names a user's line.
+# Events that only running stages emit, or that name a user's line: what they watch is not read from disk.
 _WATCHED = frozenset(
     {
         "rule-fired",
@@ -83,12 +83,13 @@ def kernel_key(ast: UOp, target: Target) -> str:
 
 
 def nodes_text(order: Sequence[UOp], numbers: dict[UOp, int]) -> str:
-    """Nodes, each after its sources, as text that tells any two graphs apart; they are numbered from 0. It is made
-    whenever a process sees a graph or a kernel for the first time, so it is not the text that `parse` reads back."""
+    """A text that differs for any two graphs. `order` has each node after its sources; their numbers, from 0 on, are
+    added to `numbers`. It is made whenever a process sees a graph or a kernel for the first time, so it is quicker to
+    make than the text that `parse` reads."""
     lines = []
     for node in order:
         arg = node.arg
-        # Python's own text will do for an argument of plain numbers; it is made in a fifth of the time.
+        # For an argument of plain numbers `repr` is enough, and takes a fifth of the time.
         is_plain = arg is None or node.op is Ops.CONST or node.op is Ops.RANGE or node.op.kind is Kind.MOVEMENT
         text = repr(arg) if is_plain else literal(arg)
         sources = " ".join([str(numbers[src]) for src in node.src])
@@ -120,7 +121,7 @@ def write_kernel(key: str, program: Program, launch: dict[str, Any], program_key
 
 
 def frozen(value: Any) -> Any:
-    """What JSON gives, with tuples for its lists."""
+    """A value read from JSON, with tuples in place of lists."""
     return tuple(map(frozen, value)) if isinstance(value, list) else value
 
 

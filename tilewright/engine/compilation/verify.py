@@ -25,7 +25,7 @@ from tilewright.runtime.cache import state_folder
 from tilewright.runtime.device import Address, Driver, open_driver
 
 REFERENCE_DEVICE = "PYTHON"
-# How far from its least value each variable of a kernel is, in the runs that are compared.
+# The values of a kernel's variables in the compared runs: 0 is the least, 1 the greatest.
 _PARTS = (1.0, 0.3, 0.0)
 
 
@@ -37,7 +37,7 @@ def verify_optimised(ast: UOp, program: Program, optimised: UOp, source: str, ha
     from tilewright.graph.interpreter.evaluate import numpy_dtype
 
     seed = zlib.crc32(source.encode())
-    # Those of the kernel as it was scheduled: each of the two programs may have simplified some of them away.
+    # The buffers of the kernel as it was scheduled: each of the two programs may have simplified some of them away.
     params = program_params(ast)
     inputs = [random_bytes(param, np.random.default_rng(seed + param.slot)) for param in params]
     rows: list[tuple[Param, bytearray, bytearray, dict[str, int]]] = []
@@ -77,8 +77,8 @@ def run_unoptimised(ast: UOp, inputs: Sequence[bytes], values: Mapping[str, int]
 def kernel_repro(
     ast: UOp, optimised: UOp, device: str, seed: int, note: str, values: Mapping[str, int] | None = None
 ) -> Repro:
-    """What replays the kernel with the opts it was compiled with; its variables have the greatest values where none
-    are given."""
+    """The repro that replays the kernel with the opts it was compiled with; its variables have their greatest values
+    where none are given."""
     info = ast.arg if isinstance(ast.arg, KernelInfo) else KernelInfo()
     applied = optimised.arg.applied if isinstance(optimised.arg, KernelInfo) else ()
     graph = ast.replace(arg=replace(info, applied=applied))
@@ -117,7 +117,7 @@ def with_values(driver: Driver, handle: Any, values: Mapping[str, int]) -> Any:
 
 
 def run_on_inputs(driver: Driver, handle: Any, inputs: Sequence[bytes], values: Mapping[str, int]) -> list[bytearray]:
-    """Runs a loaded kernel on new buffers with these contents; the contents of each afterwards."""
+    """Runs a loaded kernel on new buffers with these contents. Returns the contents of each afterwards."""
     addresses = upload(driver, inputs)
     driver.prepare([(with_values(driver, handle, values), addresses)]).run()
     found = [bytearray(len(data)) for data in inputs]
@@ -135,14 +135,16 @@ def upload(driver: Driver, inputs: Sequence[bytes]) -> list[Address]:
 
 
 def random_bytes(param: Param, generator: Any) -> bytes:
-    """Small multiples of 1/8: products and sums of them are exact, in any order of summation."""
+    return bytes(random_array(param.dtype, param.size, generator).tobytes())
+
+
+def random_array(dtype: DType, size: int, generator: Any) -> Any:
+    """Small integers, or multiples of 1/8: products and sums of them are exact, in any order of summation."""
     from tilewright.graph.interpreter.evaluate import cast_array
 
-    if param.dtype.is_float:
-        values = generator.integers(-16, 17, param.size) / 8
-    else:
-        values = generator.integers(0, 2 if param.dtype.is_bool else 7, param.size)
-    return bytes(cast_array(values, param.dtype).tobytes())
+    if dtype.is_float:
+        return cast_array(generator.integers(-16, 17, size) / 8, dtype)
+    return cast_array(generator.integers(0, 2 if dtype.is_bool else 7, size), dtype)
 
 
 def agrees(got: Any, want: Any, dtype: DType) -> bool:

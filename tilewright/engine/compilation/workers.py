@@ -42,7 +42,7 @@ class Workers:
             self._changed.notify()
         if len(self._started) < self.threads:
             thread = threading.Thread(target=self._help, name="tilewright-worker", daemon=True)
-            # Entered when it runs: to wait for a thread that an interrupt has kept from starting would fail.
+            # Added after it has started: joining a thread that an interrupt has kept from starting would fail.
             thread.start()
             self._started.append(thread)
 
@@ -116,7 +116,7 @@ def _await_helpers() -> None:
 
 # ---------------------------------------------------------------- the interpreter, while it compiles
 
-# Outside of a block: the switch interval, and whether garbage is searched for.
+# The settings from before a block: the switch interval, and whether cycles are collected.
 _untuned: tuple[float, bool] | None = None
 
 
@@ -129,33 +129,33 @@ def tuned_interpreter() -> Iterator[None]:
     if _untuned is not None:
         yield
         return
-    interval, is_searching = sys.getswitchinterval(), gc.isenabled()
+    interval, is_collecting = sys.getswitchinterval(), gc.isenabled()
     try:
-        _untuned = (interval, is_searching)
+        _untuned = (interval, is_collecting)
         gc.disable()
         sys.setswitchinterval(min(SWITCH_SECONDS, interval))
         yield
     finally:
-        # An interrupt can arrive between any two calls, and keeps none of these from being made.
+        # An interrupt can arrive between any two calls; all of these are made nevertheless.
         try:
             sys.setswitchinterval(interval)
         finally:
             _untuned = None
-            if is_searching:
+            if is_collecting:
                 gc.enable()
 
 
-def _renew() -> None:
-    """In the child of a fork: there are no helper threads, and the block of another thread does not end here."""
+def _reset_in_child() -> None:
+    """The child of a fork has no helper threads, and no other thread that would leave its block."""
     global _helping, _untuned
     _helpers.clear()
     _helping = threading.Condition()
     if _untuned is not None:
-        interval, is_searching = _untuned
+        interval, is_collecting = _untuned
         _untuned = None
         sys.setswitchinterval(interval)
-        if is_searching:
+        if is_collecting:
             gc.enable()
 
 
-call_in_child(_renew)
+call_in_child(_reset_in_child)

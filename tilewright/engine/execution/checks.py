@@ -40,7 +40,7 @@ class Words:
     def __init__(self, buffer: Buffer) -> None:
         self.buffer = buffer
         self._driver: Driver = open_driver(buffer.device)
-        # Of a device whose work is done when a launch returns, the words themselves.
+        # The words themselves, on a device whose work is done when a launch returns.
         shared = self._driver.host_view(buffer.ensure()) if isinstance(self._driver, HostDriver) else None
         self.view = None if shared is None else self._integers(shared[: buffer.nbytes])
         self.clear()
@@ -67,7 +67,7 @@ class Checked(NamedTuple):
     sites: Sequence[Site]
 
 
-# Words that no run uses, all 0. To make them takes longer than to launch a small kernel.
+# Words that no run uses, all 0. Making them takes longer than launching a small kernel.
 _spare: dict[tuple[str, DType, int], list[Words]] = {}
 
 

@@ -34,7 +34,7 @@ class Origin(NamedTuple):
 
 
 class NonFiniteGuard:
-    """A run to be checked, with the old contents of what it overwrites."""
+    """A run to be checked, with the old contents of the inputs that it overwrites."""
 
     def __init__(self, run: Run) -> None:
         self.outputs = run.outputs
@@ -95,7 +95,7 @@ class NonFiniteGuard:
 
 
 def contents_before(run: Run) -> dict[int, Any]:
-    """What the inputs hold that the run overwrites, by slot."""
+    """The contents of the inputs that the run overwrites, by slot."""
     written = {access.slot for item in run.schedule.items for access in item.writes}
     return {
         slot: read_buffer(buffer)

@@ -1,12 +1,12 @@
-"""Making values real. In: nodes and a device. Out: the buffers that hold them.
+"""Realising values. In: nodes and a device. Out: the buffers that hold them.
 
 BoundGraph       buffers become PARAMs, so that equal structures are equal graphs
 find_pinned      contents that a live tensor can still read are not overwritten
 plan_graph       the schedule and its kernels: from memory or from disk where the structure is known
 run              memory allocated, everything launched in order
 
-One thread at a time binds and runs (`running`): what a graph is bound to may be overwritten by the next run. A plan is
-made without that lock, because compiling can take seconds; then the graph is bound again, as things are by then."""
+One thread at a time binds and runs (`running`): the next run may overwrite the buffers that a graph is bound to. A plan
+is made without that lock, because compiling can take seconds; then the graph is bound again, to the buffers of then."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.runtime.access import has_other_threads, keep_contents, overwriting
 from tilewright.runtime.buffer import Buffer, FileBuffer, buffer_node, buffer_of, lost_buffer
-from tilewright.runtime.device import is_of_files, open_driver
+from tilewright.runtime.device import is_file_device, open_driver
 
 if TYPE_CHECKING:
     from tilewright.engine.execution.checks import Failure
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 # Held from binding a graph until its results are recorded on their nodes, and while a replay overwrites memory.
 running = held_lock(0)
-# A graph is bound this often before other threads, which change its buffers meanwhile, have to wait.
+# After this many attempts, in which other threads have changed its buffers, a graph is planned with the lock held.
 MAX_BINDINGS = 4
 
 
@@ -69,10 +69,10 @@ class Prepared(NamedTuple):
 
     wanted: list[UOp]
     bound: BoundGraph
-    updates: int  # how many of its updates the values that were asked for need
+    updates: int  # how many of its updates come from the values that were asked for
     divisions: tuple[Division, ...]
     structure: Structure
-    asked: int  # how many of them were asked for; behind them are values of outsiders
+    asked: int  # how many of `wanted` the caller asked for; the rest are values of outsiders
     makes_extra: bool
 
     @property
@@ -86,13 +86,14 @@ class _OutsiderError(Exception):
 
 
 def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
-    """The BUFFER node of each value, or the MULTI of them, computing what is not there yet."""
+    """The BUFFER node of each value, or the MULTI of its BUFFERs. Values that have none are computed."""
     makes_extra = True
     while True:
         try:
             return _realize(nodes, device, makes_extra)
         except _OutsiderError:
-            # Their errors are for whoever reads them: they keep old contents, and updates go to memory of their own.
+            # Outsiders keep their old contents, and updates go to new memory. Their errors are raised when they are
+            # read.
             makes_extra = False
         except BeingTraced as found:
             await_end(found.trace)
@@ -137,7 +138,7 @@ def _realize(nodes: Sequence[UOp], device: str, makes_extra: bool) -> list[UOp]:
 
 
 def _finished(nodes: Sequence[UOp], prepared: Prepared | None, plan: Plan | None) -> list[UOp]:
-    """Runs what is not computed yet; what holds each value."""
+    """Runs the plan, if there is one; the BUFFER or MULTI that holds each value."""
     if prepared is not None and plan is not None:
         _run(prepared, plan)
     found = list(map(held_buffer, nodes))
@@ -221,7 +222,7 @@ def _run(prepared: Prepared, plan: Plan) -> None:
 
 
 def _note_sizes(prepared: Prepared, schedule: Schedule, slots: list[Buffer | None]) -> None:
-    """Notes how many elements of memory for the greatest size this run fills."""
+    """Sets the size of each output buffer, whose memory is for the greatest size, to what this run fills."""
     for node, slot in zip(prepared.structure.outputs, schedule.outputs, strict=True):
         buffer = slots[slot]
         if slot >= len(prepared.bound.buffers) and buffer is not None:
@@ -259,15 +260,15 @@ def _run_update(execution: Execution, prepared: Prepared, written: frozenset[int
 
         for node in find_exposed(prepared.wanted, {bound.buffers[number] for number in written}, is_held):
             keep_contents(node)
-    # Memory that is updated and not noted as such would be updated a second time.
+    # An interrupt after the update and before it is recorded would let it be applied twice.
     with shielded(), overwriting(overwrites):
         execution.run()
         return _publish(execution, prepared, written)
 
 
 def _check_file_written(bound: BoundGraph, written: frozenset[int]) -> None:
-    """An update of a file that a plan would make elsewhere, because others still want the version before it as a whole,
-    is refused: the file would silently keep its old contents."""
+    """Refuses an update of a file that the plan makes in other memory, because the version before it is still read as a
+    whole: the file would silently keep its old contents."""
     updated = {node for assign in bound.assigns for node in memory_behind(assign)}
     for number, node in enumerate(bound.buffers):
         if node in updated and number not in written and type(buffer_of(node)) is FileBuffer:
@@ -293,7 +294,7 @@ def _publish(execution: Execution, prepared: Prepared, written: frozenset[int]) 
         return None
     spoiled = _find_spoiled(prepared, failure)
     for node, buffer in zip(prepared.wanted, held, strict=True):
-        # An update is done by then, and is not undone: the error is all that there is to tell of it.
+        # An update has been done and is not undone: its memory stays readable, and the error is raised once.
         _remember(node, _lost(buffer, failure.error) if spoiled.get(node) is False else buffer)
     asked = prepared.wanted[: prepared.asked]
     is_told = any(is_update or node in asked for node, is_update in spoiled.items())
@@ -301,7 +302,7 @@ def _publish(execution: Execution, prepared: Prepared, written: frozenset[int]) 
 
 
 def _lost(held: UOp, error: UserError) -> UOp:
-    """Stands for the buffer of a value that an error has lost: whoever reads it gets the error."""
+    """In place of the buffer of a value that was not computed: reading it raises the error."""
     return exchange_buffers(held, lambda each: lost_buffer(each.arg.device, each.dtype, each.arg.size, error))
 
 
@@ -319,7 +320,7 @@ def _find_spoiled(prepared: Prepared, failure: Failure) -> dict[UOp, bool]:
 
 
 def _remember(node: UOp, buffer: UOp) -> None:
-    """The buffer of a value, also for what it is a reshape of: another reshape of that does not lead to this node."""
+    """Records the buffer of a value, also on the nodes that it is a reshape of, where other reshapes find it."""
     node.cache["realized"] = buffer
     while node.op is Ops.RESHAPE and held_buffer(node.src[0]) is None:
         node = node.src[0]
@@ -328,7 +329,7 @@ def _remember(node: UOp, buffer: UOp) -> None:
 
 def _new_nodes(execution: Execution, inputs: list[UOp], written: frozenset[int]) -> dict[int, UOp]:
     """A node per slot that is kept. Memory that was updated in place gets a new node: what was computed from its old
-    contents keeps the old node, which leads to a copy of them (`keep_contents`) or nowhere any longer."""
+    contents keeps the old node, which has a copy of them (`keep_contents`) or no memory any more."""
     nodes: dict[int, UOp] = {}
     for number, (buffer, slot) in enumerate(zip(execution.buffers, execution.schedule.slots, strict=True)):
         if buffer is None or slot.kind == "check":
@@ -366,14 +367,14 @@ def _bind(wanted: list[UOp], makes_extra: bool = True) -> tuple[BoundGraph, int,
                 raise _OutsiderError from error
             extra += more
             if len(bound.assigns) == count:
-                break  # a value of an outsider may be an update, whose memory others read in turn
+                break  # no value of an outsider is an update, whose memory others could read in turn
         return bound, updates, _pinned_slots(bound, pinned), extra
 
 
 def check_symbolic(bound: BoundGraph, device: str) -> None:
     """Refuses a graph with symbolic sizes on a device that cannot take their values at launch."""
     for name in dict.fromkeys([device, *(buffer.arg.device for buffer in bound.buffers)]):
-        if not open_driver(name).takes_variables and not is_of_files(name):
+        if not open_driver(name).takes_variables and not is_file_device(name):
             message = f"sizes that are variables ({', '.join(bound.values)}) on {name}, which takes no variables"
             raise UnsupportedError("realize", message, "use int(...) of the sizes, or another device")
 
@@ -383,8 +384,8 @@ def _pinned_slots(bound: BoundGraph, pinned: set[UOp]) -> frozenset[int]:
 
 
 def _parts(bound: BoundGraph) -> tuple[tuple[UOp, ...], tuple[Division, ...]]:
-    """The nodes to compute, and for each output which of them it is made of; nothing where each is one of them."""
-    if not bound.is_spread:
+    """The nodes to compute, and which of them each output is divided into; no divisions where none is sharded."""
+    if not bound.is_sharded:
         return bound.outputs, ()
     divisions = divide_outputs(bound.outputs)
     return tuple(node for division in divisions for node in division.nodes), divisions

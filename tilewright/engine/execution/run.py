@@ -56,8 +56,8 @@ class Execution:
         return self.arenas[self.schedule.slots[slot].device], self.offsets[slot]
 
     def part(self, bound: dict[int, tuple[int, int]], given: Mapping[str, int] | None = None) -> Part:
-        """This run in a list of launches; `bound` are the slots that are given their memory at each run of the list,
-        and `given` the variables that are given their values then, by their index among the memories of a run."""
+        """This run as a part of a launch list. `bound` are the slots whose memory is given at each run of the list, and
+        `given` the variables whose values are given then, by their index among the memories of a run."""
         return Part(self.schedule, self.plan.kernels, self.address, bound, self.values, given or {})
 
     def run(self) -> None:
@@ -85,8 +85,8 @@ class Execution:
         GlobalCounters.add_note(launches.work)
 
     def _launches(self) -> LaunchList:
-        """The launch list of the plan, made by its first run. A run inside a run of the same plan, as of a destructor,
-        and a device whose lists are bound to addresses get a list of their own."""
+        """The launch list of the plan, made by its first run. A nested run of the same plan, from a destructor,
+        and a device whose lists are bound to addresses get a new list."""
         schedule = self.schedule
         if self.plan.launches is not None or not all(open_driver(item.device).rebinds_lists for item in schedule.items):
             return LaunchList([self.part({})])
@@ -102,7 +102,7 @@ class Execution:
         self.plan.launches = LaunchList([self.part(bound, given)], slots, tuple(given))
         return self.plan.launches
 
-    # ------------------------------------------------------------ each item alone, for those who watch
+    # ------------------------------------------------------------ each item alone, for listeners
 
     def _run_timed(self) -> None:
         part = self.part({})

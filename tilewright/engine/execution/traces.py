@@ -1,5 +1,5 @@
 """Calls that are being traced, for other threads. In: the updates that such a call has assigned. Out: no other thread
-computes them before the call has ended, for the record of the call would lack them.
+computes them before the call has ended: the record of the call would lack them.
 
 A traced call leaves its updates to be computed together. Another thread that reads one of those tensors meanwhile waits
 for the end of the trace; where that takes too long, or it traces itself, it goes on and the record is not used."""
@@ -22,8 +22,8 @@ MAX_WAIT_SECONDS = 10.0
 
 
 class Trace:
-    """A call that a thread traces. `pending` are the updates that it has assigned and not computed; `record` is told of
-    each run of kernels."""
+    """A call that a thread traces. `pending` are the updates that it has assigned and not computed; `record` is called
+    with each execution."""
 
     def __init__(self, spoil: Callable[[str], None], record: Callable[[Any], None]) -> None:
         self.spoil = spoil
@@ -46,7 +46,7 @@ _ended = threading.Condition()
 
 @contextmanager
 def tracing(spoil: Callable[[str], None], record: Callable[[Any], None]) -> Iterator[Trace]:
-    """A block in which this thread traces a call; `spoil` is told why its record is not to be used."""
+    """A context in which this thread traces a call; `spoil` is called with the reason not to use its record."""
     thread = get_ident()
     outer = traces.get(thread)
     trace = Trace(spoil, record)
@@ -63,7 +63,7 @@ def tracing(spoil: Callable[[str], None], record: Callable[[Any], None]) -> Iter
 
 
 def record_run(execution: Any) -> bool:
-    """Tells the trace of this thread what has just run; whether there is one."""
+    """Gives the execution to the trace of this thread; False where there is none."""
     trace = traces.get(get_ident()) if traces else None
     if trace is None:
         return False
@@ -77,7 +77,7 @@ def is_traced() -> bool:
 
 
 def note_update(node: UOp) -> None:
-    """This thread has assigned to a tensor, which is this node now."""
+    """Called when this thread has assigned to a tensor, which then has this node."""
     trace = traces.get(get_ident()) if traces else None
     if trace is not None:
         trace.pending.add(stored_root(node))
@@ -94,7 +94,7 @@ def check_updates(assigns: Iterable[UOp]) -> None:
 
 
 def note_computed(assigns: Iterable[UOp]) -> None:
-    """These updates are done."""
+    """Removes updates that have been computed from those that traces wait for."""
     for trace in list(traces.values()):
         for node in assigns:
             trace.pending.discard(node)
@@ -111,12 +111,12 @@ def _give_up(trace: Trace) -> None:
     trace.spoil("another thread has computed a tensor that the call updates")
 
 
-def _renew() -> None:
-    """In the child of a fork: the other threads, and what they traced, are not there."""
+def _reset_in_child() -> None:
+    """The other threads, and their traces, do not exist in the child of a fork."""
     global _ended
     _ended = threading.Condition()
     for thread in set(traces) - {get_ident()}:
         del traces[thread]
 
 
-call_in_child(_renew)
+call_in_child(_reset_in_child)

@@ -25,12 +25,12 @@ class Run(NamedTuple):
 
 
 class Guard(Protocol):
-    """What was made for one run."""
+    """A watcher's state for one run."""
 
     def check(self, execution: Execution) -> None:
-        """Called when the run is done and its results are known by their nodes."""
+        """Called when the run is done and its results are recorded on their nodes."""
 
 
 run_watchers: list[Callable[[Run], Guard]] = []
-# Told of a graph that cannot be planned: its values, its device, what it is bound to.
+# Called with a graph that cannot be planned: its outputs, its device and its binding.
 plan_watchers: list[Callable[[Sequence[UOp], str, BoundGraph], None]] = []

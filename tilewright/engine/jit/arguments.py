@@ -1,5 +1,6 @@
 """The arguments and results of a jitted call. In: nested Python values with tensors in them. Out: the tensors, the
-structure they stand in, their memory, what a replay assumes of them; and back again: tensors put into a structure."""
+structure around them, their memory, what a replay assumes of them; and the reverse: a value from structure and
+tensors."""
 
 from __future__ import annotations
 
@@ -27,11 +28,11 @@ class _Mark:
 
 
 HOLE = _Mark()  # a tensor
-FIELDS = _Mark()  # an object that counts by its attributes
-ARRAY = _Mark()  # an array, or a number of NumPy's, that counts by its values
-OBJECT = _Mark()  # an object that is the same where it is the same one
+FIELDS = _Mark()  # an object that is compared by its attributes
+ARRAY = _Mark()  # an array or number of NumPy that is compared by value
+OBJECT = _Mark()  # an object that is compared by identity
 NAN = float("nan")
-# The largest array that counts by its values: a larger one is guarded instead.
+# The largest array that is compared by value: a larger one is guarded instead.
 MAX_VALUE_BYTES = 4096
 _PLAIN = (bool, int, float, str, bytes, type(None), SymbolicInt)
 Bound = tuple[Sequence[Any], list[Buffer], tuple[object, ...], Mapping[str, int]]
@@ -39,7 +40,7 @@ Bound = tuple[Sequence[Any], list[Buffer], tuple[object, ...], Mapping[str, int]
 
 
 class _Kept:
-    """An object in a structure, kept alive so that its id stays its own. Two are equal where their facts are."""
+    """An object in a structure, kept alive so that its id is not reused. Two are equal if their facts are."""
 
     __slots__ = ("facts", "value")
 
@@ -56,14 +57,14 @@ class _Kept:
 
 def flatten(value: Any, tensors: list[Any], values: dict[str, int] | None = None) -> Any:
     """The structure of a value with its tensors taken out, hashable where its parts are. Containers, data classes and
-    namespaces count by what they hold, numbers and small arrays by value, other objects by identity. Where `values` is
-    given, the values of symbolic sizes are taken out too, and put there."""
+    namespaces are compared by their contents, numbers and small arrays by value, other objects by identity. If `values`
+    is given, the values of symbolic sizes are taken out too, and put there."""
     if isinstance(value, tensor_kind.holder_type):
         tensors.append(value)
         return HOLE
     kind = type(value)
     if isinstance(value, float):
-        # 0.0 and -0.0 are equal, but not in what they give; NaN is not equal to itself, but the same to a function.
+        # 0.0 == -0.0, but functions tell them apart; NaN != NaN, but functions do not.
         return (kind, value if value == value else NAN, math.copysign(1.0, value))
     if isinstance(value, bool | int | str | bytes | None):
         return (kind, value)
@@ -119,7 +120,7 @@ def unflatten(structure: Any, tensors: Iterator[Any]) -> Any:
 
 
 def leaves_in(value: Any) -> tuple[Any, list[int]]:
-    """The structure of a value, and which tensors stand in it: unequal where it was changed in between."""
+    """The structure of a value and the ids of its tensors. Two results differ if the value was changed in between."""
     tensors: list[Any] = []
     return flatten(value, tensors), [id(tensor) for tensor in tensors]
 
@@ -182,7 +183,7 @@ def bind_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound | None:
         facts.append((shape, memory.dtype, memory.device, tensor._requires_grad))
     if len(buffers) > 1 and len(set(buffers)) < len(buffers):
         holders = [id(tensor) for tensor in tensors]
-        # One tensor that is given twice sees an update twice; two that lie in one memory do not.
+        # One tensor that is given twice is updated by both arguments; two tensors in one memory are not.
         facts.append((*(buffers.index(memory) for memory in buffers), *(holders.index(each) for each in holders)))
     signature = (structure, tuple(facts), tensor_kind.modes.both)
     if symbolic.is_used and _have_symbolic_shapes(facts):

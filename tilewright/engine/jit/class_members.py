@@ -1,5 +1,5 @@
-"""The members of classes, for the walk of what a call can have read. In: a class. Out: the members of its body that may
-be state; and those of all classes that a tensor is of, which every walk visits."""
+"""The members of classes, for the walk over what a call can read (`reach`). In: a class. Out: the members of its body
+that may be state; and those of all classes that a tensor is of, which every walk visits."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tilewright.engine.jit.observe import origin_of
 
 
 class TensorClasses(NamedTuple):
-    """The classes that every tensor is of. They have a thousand members and every walk visits them, so what may count
-    among the members is found once, and again where any of them was exchanged."""
+    """The classes of a tensor, along its MRO. They have a thousand members and every walk visits them, so the members
+    that may be state are found once, and again when any member was replaced."""
 
     bases: dict[int, type]  # by id, without the class itself
     owners: dict[int, type]  # by the id of the body
@@ -56,7 +56,7 @@ def body_of(kind: type) -> dict[str, Any]:
 
 
 def members_of(body: dict[str, Any], is_of_tensors: bool) -> list[tuple[str, Any]]:
-    """The members of a class that may count: no constants, and of the classes of tensors no functions of the
+    """The members of a class that may be state: no constants, and in the classes of tensors no functions of the
     package."""
     found = [(k, m) for k, m in body.items() if k not in known_python.CLASS_FIELDS]
     found = [(k, m) for k, m in found if type(m) not in known_python.CONSTANT_TYPES]

@@ -2,8 +2,8 @@
 was, in some tens of nanoseconds a value: numbers and strings are compared by value, arrays by their bytes, tensors by
 their memory, all else by identity.
 
-Each kind of guard is a group of parallel lists, because `map` over lists is quicker than a loop. Where an object is
-another one than before, the slow path decides whether it is an equal one, and says what has changed."""
+Each kind of guard is a group of parallel lists, because `map` over lists is quicker than a loop. Where an object was
+replaced, the slow path decides whether the new one is equal, and says what has changed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import Buffer
 
 MISSING: Any = object()
-# Compared by value: what is equal and of one type is the same to any function.
+# Compared by value: no function tells two equal values of one of these types apart.
 VALUES = (bool, int, float, complex, str, bytes, type(None))
 
 _node_of = attrgetter("uop")
@@ -39,7 +39,7 @@ _gradient_of = attrgetter("grad")
 
 
 def memory_of(node: UOp) -> Buffer | None:
-    """The memory that a node's value lies in, where it has any."""
+    """The memory of a node's value; None where it has none."""
     while not node._cache and node.op is Ops.RESHAPE:
         node = node.src[0]
     held = node if node.op is Ops.BUFFER else held_buffer(node)
@@ -50,7 +50,7 @@ def memory_of(node: UOp) -> Buffer | None:
 
 
 def memories_of(node: UOp) -> tuple[Buffer, ...]:
-    """The memory that a value lies in, or that its parts on several devices lie in; nothing where it has none."""
+    """The memory of a value, or of its parts on several devices; () where it has none."""
     held = held_buffer(node)
     buffers = [] if held is None else buffers_of(held)
     found = tuple(buffer.cache["buffer"] for buffer in buffers if "buffer" in buffer.cache)
@@ -58,17 +58,17 @@ def memories_of(node: UOp) -> tuple[Buffer, ...]:
 
 
 def same_value(now: Any, then: Any) -> bool:
-    """Whether two objects are one to any function: plain values of one type that are equal."""
+    """Whether no function can tell two objects apart: one object, or equal plain values of one type."""
     if now is then:
         return True
     if type(now) is not type(then) or not isinstance(then, VALUES):
         return False
-    # Zeros are equal whatever their sign, but what is computed with them is not.
+    # Zeros of different sign are equal, but functions tell them apart.
     return (now == then and (now != 0 or repr(now) == repr(then))) or (now != now and then != then)
 
 
 class GuardedByFunction:
-    """What a function that reaches it depends on by its `function` alone, not by what else it remembers."""
+    """An object of which only `function` is guarded; its other attributes are caches."""
 
     function: Any
 
@@ -77,7 +77,7 @@ class Guards:
     """The state a call was recorded under. `reach` fills the lists; `hold` compares them."""
 
     def __init__(self) -> None:
-        self.names: dict[int, str] = {}  # of objects, for the reason: how the function comes to each
+        self.names: dict[int, str] = {}  # by the id of an object: how the function reaches it, for messages
         self.mappings: list[dict[Any, Any]] = []
         self.keys: list[Any] = []
         self.values: list[Any] = []
@@ -126,12 +126,12 @@ class Guards:
         self.types.append(type(value))
 
     def leave_out(self, unused: set[int]) -> None:
-        """Takes out tensors, by their ids, that operations could have read by themselves and have not."""
+        """Removes tensors, by id, that operations of the package could have read and have not."""
         self.tensors = [holder for holder in self.tensors if id(holder) not in unused]
 
     def look_at_tensors(self) -> None:
-        """Notes the memory of each tensor, when all that was pending is computed. The nodes themselves lead to what the
-        call computed, which no record keeps alive."""
+        """Records the memory of each tensor, once all pending updates are computed. Nodes are referred to weakly: they
+        lead to values of the call, which a record must not keep alive."""
         nodes = [holder.uop for holder in self.tensors]
         self.nodes = [ref(node) for node in nodes]
         self.memories = [memories_of(node) for node in nodes]
@@ -177,7 +177,7 @@ class Guards:
         return all(check() for check in self._checks) or not self.change()
 
     def _find_checks(self) -> list[Callable[[], bool]]:
-        """A comparison for each kind of guard that there is any of: to go through empty lists costs as much."""
+        """The comparisons of the kinds that have guards: going through empty lists would cost as much."""
         return [check for _, guarded, check in self._groups() if guarded]
 
     def _groups(self) -> list[tuple[Callable[[int, Namer], str] | None, Any, Callable[[], bool]]]:
@@ -197,8 +197,8 @@ class Guards:
         ]
 
     def conditions(self, name: Namer) -> list[str]:
-        """Expressions that are all true where everything is as it was and nothing is to be taken over; `name` gives the
-        name of a constant."""
+        """Expressions that are all true where every object is the same one as before; `name` gives the name of a
+        constant."""
         found = []
         for text, guarded, check in self._groups():
             if guarded is self.modes:
@@ -214,7 +214,7 @@ class Guards:
         return f"{name(function)}.__code__ is {name(code)} and {name(function)}.__defaults__ is {name(defaults)}"
 
     def _text_of_tensor(self, number: int, name: Namer) -> str:
-        # The lists are named, not what is in them: tensors get new nodes, and equal values are taken over.
+        # The text names the lists, not their elements: these are replaced by new nodes and equal values.
         return f"{name(ref)}({name(self.tensors[number])}.uop) is {name(self.nodes)}[{number}]"
 
     def _text_of_entry(self, number: int, name: Namer) -> str:
@@ -248,8 +248,8 @@ class Guards:
         return [gradient is not None for gradient in map(_gradient_of, self.tensors)] == self.with_gradient
 
     def change(self) -> str:
-        """What has changed, '' where nothing has. Equal values that are other objects are taken over, so that the next
-        comparison is quick again."""
+        """What has changed, '' where nothing has. An equal value that is another object replaces the guarded one, so
+        that the next comparison is quick again."""
         if _modes() != self.modes:
             return "the default device or dtype"
         return (
@@ -322,7 +322,7 @@ class Guards:
                 return f"the contents of {name}"
         return ""
 
-    # ------------------------------------------------------------ the tensors among it
+    # ------------------------------------------------------------ tensors
 
     @functools.cached_property
     def holders(self) -> list[tuple[Any, tuple[Buffer, ...]]]:
@@ -340,7 +340,7 @@ class Guards:
         self._numbers = {id(holder): number for number, holder in enumerate(self.tensors)}
 
     def follow(self, holders: Sequence[Any]) -> None:
-        """Tensors have new nodes for the same memory."""
+        """Called when tensors have new nodes for the same memory."""
         numbers, nodes = self._numbers, self.nodes
         for holder in holders:
             number = numbers.get(id(holder))

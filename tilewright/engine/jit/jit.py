@@ -5,7 +5,7 @@ reads besides its arguments (`observe`, `reach`). When both records agree, later
 as it was (`guards`): no tracing, no scheduling, on one device one native call. A record says where each buffer came
 from: an argument, a tensor the function reaches by itself (state), or a run of the record. Results get new memory at
 every call. A call that cannot be replayed safely is traced again: the reason is in `last_reason`, and a function that
-is traced time after time says so once. A tensor that escapes the function, other than as its result or to where
+is traced again and again warns once. A tensor that escapes the function, other than as its result or to where
 jit finds it again, is not updated by a replay; reading it afterwards fails and says so."""
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 # After this many records that could not be replayed, the next is compared only some calls later, twice as many each
-# time: to observe what a function reads takes as long as to trace it.
+# time: observing what a function reads takes as long as tracing it.
 MIN_FAILURES_TO_WAIT = 4
 MAX_WAIT = 256
 # Calls in a row that were not replays, after which the user is told, once per function: where a call cannot be
@@ -69,7 +69,7 @@ _RUNS_LATER = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERA
 class Entry:
     """What is known of calls with one signature."""
 
-    shared: tuple[int, ...] = ()  # the arguments that lie in memory which the function reaches by itself as well
+    shared: tuple[int, ...] = ()  # the arguments whose memory the function also reaches by itself
     record: Record | None = None
     ready: Ready | None = None
     failures: int = 0  # records in a row that could not be replayed
@@ -97,7 +97,7 @@ class Jit(GuardedByFunction, Generic[P, R]):
         self._attribute = _METHOD_PREFIX + self._name
         self.entries: dict[object, Entry] = {}
         self.last_reason = ""
-        # The entry of the last call: most calls are like the one before, and to compare is quicker than to hash.
+        # The entry of the last call: most calls are like the one before, and comparing is quicker than hashing.
         self._latest: tuple[object, Entry] = (None, Entry())
         # One for all signatures: calls that are recorded apart may update the same memory.
         self._lock = renewed_lock()
@@ -129,8 +129,7 @@ class Jit(GuardedByFunction, Generic[P, R]):
         return bound
 
     def __reduce__(self) -> Any:
-        """A copy knows the function and none of its records. A method is that of its object, a decorated function is
-        found by its name."""
+        """Pickled without its records: a method as an attribute of its object, a decorated function by its name."""
         if self.method_name:
             function: Any = self.function
             return getattr, (function.args[0], self.method_name)
@@ -215,7 +214,8 @@ class Jit(GuardedByFunction, Generic[P, R]):
         return entry
 
     def _sharing_entry(self, signature: object, buffers: list[Buffer]) -> Entry:
-        """Calls that give the function what it also reaches by itself are recorded apart from those that do not."""
+        """The entry of a call with arguments that the function also reaches by itself: these are recorded
+        separately."""
         shared = tuple(number for number, _ in shared_arguments(self._reached, buffers))
         entry = self._entry((signature, shared))
         entry.shared = shared
@@ -263,7 +263,7 @@ class Jit(GuardedByFunction, Generic[P, R]):
         self._fast_paths = ()
 
     def _note(self, entry: Entry, reason: str, warn_after: int) -> None:
-        """Keeps the reason why a call was not a replay. A function that is traced time after time says so, once."""
+        """Keeps the reason why a call was not a replay. A function that is traced again and again warns once."""
         self._set_reason(reason or "the call was traced to record it")
         entry.traced += 1
         self._traced_in_a_row += 1

@@ -1,6 +1,5 @@
-"""What is known of Python itself, for jit. Which native functions give the same for the same arguments; which objects
-never change, and where the others have their state. Whatever is not listed may change: jit then traces each call
-instead of replaying."""
+"""Facts about Python for jit: which native functions are pure, which objects never change, and where the others have
+their state. Whatever is not listed may change: jit then traces each call instead of replaying."""
 
 from __future__ import annotations
 
@@ -82,7 +81,7 @@ OPEN_TYPES = (
     *(threading.local, BaseException, Exception, bool, int, float, complex, str, bytes),
 )
 TENSOR_FIELDS = _words("""
-    uop device grad _requires_grad _is_entered _is_parameter _ancestors _memory _asked _is_buffer
+    uop device grad _requires_grad _is_registered _is_parameter _ancestors _memory _asked _is_buffer
 """)
 # What Python itself keeps in a class.
 CLASS_FIELDS = _words("""
@@ -96,15 +95,15 @@ CLASS_FIELDS = _words("""
 
 
 def is_python_class(kind: type) -> bool:
-    """Whether a class statement made it: nothing of its objects is hidden in native fields."""
+    """Whether a class statement made the class: its objects have no state in native fields."""
     if not kind.__flags__ & _HEAP_TYPE or kind.__flags__ & _IMMUTABLE_TYPE:
         return False
     return not isinstance(vars(kind).get("__new__"), types.BuiltinFunctionType)
 
 
 def nature_of(value: Any) -> str:
-    """How the state of an object that is not a container is seen: 'constant' has none, 'hidden' shows none, 'object'
-    has attributes; the others are named after what they are."""
+    """Where the state of an object that is not a container can be read: a 'constant' has none, a 'hidden' one shows
+    none, an 'object' has attributes; the others are named after their types."""
     kind = type(value)
     if isinstance(value, property | staticmethod | classmethod | functools.cached_property):
         return "descriptor"

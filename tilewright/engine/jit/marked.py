@@ -21,7 +21,7 @@ from tilewright.graph.variable import Variable
 
 Symbolic = str | Iterable[str] | Mapping[str, tuple[int, int] | None]
 
-# What an int is taken to lie in before anything is known of it.
+# The bounds of an int of which nothing is known yet.
 WIDEST = (0, (1 << 31) - 1)
 WIDEST_SIGNED = (-(1 << 31), (1 << 31) - 1)
 # Ranges that are kept for each argument; the oldest goes first.

@@ -25,7 +25,7 @@ _LIBRARY_FOLDER = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 # What the package itself calls. Other installed packages are users of it, as a library of models is.
 _DEPENDENCIES = ("numpy", "ml_dtypes", "rich", "typer", "platformdirs")
-# What drivers are made of: the package calls them, also from destructors, which run inside of whatever runs just then.
+# What drivers are made of: the package calls them, also from destructors, which can run during any call.
 _DRIVERS = ("llvmlite", "pyopencl", "pytools", "cuda", "wgpu", "cffi", "objc")
 
 MAX_FILES = 1 << 12  # whose origin is remembered
@@ -44,7 +44,7 @@ class Observation(NamedTuple):
     every_name: frozenset[str]  # and those of the package's code that ran
     reads_by_name: bool  # whether attributes may be read that no code names
     sees_gradients: bool  # whether it matters which tensors require a gradient or have one
-    impure: str  # the first call whose result may differ at the next time; '' where there is none
+    impure: str  # the first call whose result may differ next time; '' where there is none
 
     def has_run(self, code: types.CodeType) -> bool:
         return code in self.codes
@@ -61,8 +61,8 @@ def names_in(code: types.CodeType) -> frozenset[str]:
 
 
 def observe(call: Callable[[], Any]) -> tuple[Any, Observation]:
-    """Calls, and says what has run. A profiler that the user has set is put aside meanwhile, and so is the collection
-    of cycles: what it calls (finalisers, callbacks of others) is not the function's doing."""
+    """The result of the call, and what has run in it. A profiler of the user is suspended meanwhile, and so is the
+    collection of cycles: the finalisers and callbacks that it calls are not part of the function."""
     outer = sys.getprofile()
     collects = gc.isenabled()
     profiler = _lsprof.Profiler()

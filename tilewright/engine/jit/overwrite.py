@@ -33,11 +33,11 @@ class Changed(Exception):
 def overwrite(
     owners: Sequence[Any], written: set[Buffer], follow: Callable[[Sequence[Any]], None], run: Callable[[], R]
 ) -> R:
-    """Runs what overwrites memory of these tensors; `follow` is told of those that have new nodes. `Changed` where one
-    of them lies elsewhere by now: nothing has run then.
+    """Calls `run`, which overwrites memory of these tensors; `follow` is called with those that have new nodes.
+    `Changed` where one of them has other memory by now: nothing has run then.
 
-    Where nothing but the tensors refers to their nodes, those stay: a thread that takes one from here on waits for the
-    new contents, and whoever had one before would be a reference too many."""
+    Where nothing but the tensors refers to their nodes, the nodes stay: a thread that takes one from here on waits for
+    the new contents, and one that had taken it before would show in its reference count."""
     with running:
         begin_overwrite(written)
         try:
@@ -58,7 +58,7 @@ def overwrite(
 
 
 def _renew(owners: Sequence[Any], written: set[Buffer]) -> list[UOp]:
-    """Gives the tensors new nodes; the BUFFERs that stand for the old contents."""
+    """Gives the tensors new nodes; returns the BUFFERs of the old contents."""
     found = [held_buffer(owner.uop) for owner in owners]
     for held in found:
         if held is None or written.isdisjoint([buffer.cache.get("buffer") for buffer in buffers_of(held)]):
@@ -82,8 +82,8 @@ def _renew(owners: Sequence[Any], written: set[Buffer]) -> list[UOp]:
 
 
 def _referred_to(buffers: list[UOp]) -> list[UOp]:
-    """The BUFFERs that someone still refers to, who may be an operation of another thread; where there is none, they
-    are nobody's any more."""
+    """The BUFFERs that something else refers to, such as an operation of another thread. Without other threads nothing
+    reads them, and they are detached from their memory."""
     if not has_other_threads():
         for node in buffers:
             del node.cache["buffer"]

@@ -2,10 +2,10 @@
 Out: a generated function that takes the arguments of a call and gives its result, or None where the call is not exactly
 like the recorded one; nothing has happened then, and the slow path of `Jit.__call__` decides.
 
-A small launch takes less time than a few calls of Python functions, and much of what the slow path does is to find out
-what is the same each time. So the comparisons of arguments and guards, and what a run needs, are
-unrolled into one function: each comparison is an `is` or `==` with a constant. Constants are variables of the enclosing
-function, not part of the text, and functions of one form share one compiled text."""
+A small launch takes less time than a few calls of Python functions, and much of the slow path computes what is the same
+at each call. So the comparisons of arguments and guards, and the steps of a run, are unrolled into one function: each
+comparison is an `is` or `==` with a constant. Constants are variables of the enclosing function, not part of the text,
+so that functions of the same form share one compiled text."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tilewright.engine.jit.ready import FastPath, Ready
 from tilewright.engine.jit.replay import BUFFER_ALONE, MAX_NOTES, MEMORY_ALONE, note_run, runs
 from tilewright.engine.memory.live import register_once, tensor_kind
 from tilewright.graph.ops import Ops
-from tilewright.runtime.access import overwritten, tell_others, wait_for_update
+from tilewright.runtime.access import notify_waiters, overwritten, wait_for_update
 
 MAX_ARGUMENTS = 16
-# A record is worth a function of its own when it has been replayed this often: to compile one takes a millisecond.
+# Replays of a record after which its function is generated: compiling one takes a millisecond.
 QUICK_AFTER = 3
 _FILE = os.path.join(PACKAGE_FOLDER, "engine", "jit", "<fast path>")  # a frame of it is never the user's line
 _FACTS = 4  # of an argument on one device: shape, dtype, device, whether it requires a gradient
@@ -75,7 +75,7 @@ def _compile(text: str) -> Callable[..., Any]:
 
 
 def quick_replay(ready: Ready, signature: tuple[Any, ...], lock: Any) -> FastPath | None:
-    """The generated function; None where the record wants the slow path."""
+    """The generated function; None where the record needs the slow path."""
     structure, facts, modes = signature
     kinds = _kinds_of(structure, len(facts))
     result = _result_text(ready.result)
@@ -94,7 +94,7 @@ def quick_replay(ready: Ready, signature: tuple[Any, ...], lock: Any) -> FastPat
     _bind_arguments(source, kinds, facts, ready.with_gradient)
     tensors = [number for number, kind in enumerate(kinds) if kind is HOLE]
     buffers = [f"b{number}" for number in tensors]
-    _tell_apart(source, buffers, name(ready.reached) if ready.reached else "")
+    _refuse_aliases(source, buffers, name(ready.reached) if ready.reached else "")
     source.refuse_unless(*ready.guards.conditions(name))
     if ready.replay.is_shared:
         source.add(2, *(f"a{number}.uop" for number in tensors))
@@ -103,8 +103,7 @@ def quick_replay(ready: Ready, signature: tuple[Any, ...], lock: Any) -> FastPat
 
 
 def _is_simple(ready: Ready, facts: Any) -> bool:
-    """Whether nothing but new tensors, and arguments, comes of a replay, and each argument lies in memory of its own on
-    one device."""
+    """Whether a replay gives only new tensors and arguments, and each argument has its own memory on one device."""
     replay = ready.replay
     if not ready.gives_results or ready.shared or replay.joins or replay.symbolic or replay.variables:
         return False
@@ -115,7 +114,7 @@ def _is_simple(ready: Ready, facts: Any) -> bool:
 
 def _kinds_of(structure: Any, tensors: int) -> list[Any] | None:
     """What each positional argument is: HOLE for a tensor, or the one-element tuple of a plain value. None where there
-    are others, or names."""
+    are others, or arguments by name."""
     if structure is None:
         return [HOLE] * tensors if tensors <= MAX_ARGUMENTS else None
     (_, arguments), (_, named) = structure[1]
@@ -126,7 +125,7 @@ def _kinds_of(structure: Any, tensors: int) -> list[Any] | None:
         if part is HOLE:
             kinds.append(HOLE)
         elif part[0] in _PLAIN or (part[0] is float and part[1] and part[1] == part[1]):
-            kinds.append((part[1],))  # of floats, zeros have signs, and NaN is not equal to itself
+            kinds.append((part[1],))  # `==` does not compare floats that are zero (signs) or NaN
         else:
             return None
     return kinds
@@ -164,12 +163,12 @@ def _bind_arguments(source: Source, kinds: list[Any], facts: Any, with_gradient:
             "    if made is None:",
             "        return None",
             f"    {b}, {s}, _ = made",
-            f"    if not {a}._is_entered:",
+            f"    if not {a}._is_registered:",
             f"        {name(register_once)}({a})",
             "else:",
             f"    {s} = node._shape",
             "    cache = node._cache",
-            # Other facts than memory of its own may be kept on a view, as by whoever transposed it.
+            # The cache of a view may have other facts than its memory.
             f"    if node.op is {name(Ops.RESHAPE)} and not (cache and 'realized' in cache):",
             "        node = node.src[0]",
             "        cache = node._cache",
@@ -188,8 +187,8 @@ def _bind_arguments(source: Source, kinds: list[Any], facts: Any, with_gradient:
         position += 1
 
 
-def _tell_apart(source: Source, buffers: list[str], reached: str) -> None:
-    """The arguments lie in memory of their own: none in another's, none in what the function reaches by itself."""
+def _refuse_aliases(source: Source, buffers: list[str], reached: str) -> None:
+    """Refuses arguments that share memory with each other or with a tensor that the function reaches by itself."""
     if len(buffers) > 1:
         source.refuse_unless(f"len({{{', '.join(buffers)}}}) == {len(buffers)}")
     if buffers and reached:
@@ -197,7 +196,7 @@ def _tell_apart(source: Source, buffers: list[str], reached: str) -> None:
 
 
 def _run(source: Source, ready: Ready, facts: Any, buffers: list[str], result: str, lock: str) -> None:
-    """What `Replay.run` does, for the buffers of this record."""
+    """The body of `Replay.run` for this record."""
     name, replay = source.name, ready.replay
     kept, new_result, reader = name(replay.kept), name(replay.new_result), name(replay)
     count = name(getrefcount)
@@ -228,7 +227,7 @@ def _run(source: Source, ready: Ready, facts: Any, buffers: list[str], result: s
         "finally:",
         f"    {reader}.reading = None",
         f"    if {name(overwritten)}:",
-        f"        {name(tell_others)}()",
+        f"        {name(notify_waiters)}()",
     )
     if replay.checked:
         _raise_failure(source, replay.checked)

@@ -1,10 +1,10 @@
-"""What a call can have read besides its arguments. In: the function, objects among its arguments, and what ran. Out:
-guards for all of it, or the reason why something that it reads cannot be guarded.
+"""What a call can have read besides its arguments. In: the function, objects among its arguments, and the code that
+ran. Out: guards for all of it, or the reason why something that it reads cannot be guarded.
 
-Looked through: closures, globals, defaults and attributes of functions that ran; attributes and slots of objects, and
-what their classes say, along the whole MRO; modules, as far as names in the code lead into them; lists, tuples, dicts,
-sets, deques; arrays by their bytes; context variables, thread-local objects and weak references by what they give. An
-attribute that no code names is not read. Objects with state that nothing shows (an iterator, a file, a native random
+The walk visits closures, globals, defaults and attributes of functions that ran; attributes and slots of objects, and
+what their classes say, along the whole MRO; the names of modules that the code names; lists, tuples, dicts,
+sets, deques; the bytes of arrays; the values of context variables, thread-local objects and weak references. An
+attribute that no code names is not read. Objects whose state cannot be read (an iterator, a file, a native random
 generator) are refused where a name in the user's code leads to them."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tilewright.engine.jit.observe import MAX_CODES, Observation, names_in, orig
 MAX_OBJECTS = 20_000
 MAX_ENTRIES, ENTRIES_PER_OBJECT = 1 << 18, 3
 MAX_ARRAY_BYTES = 1 << 20
-MAX_NAME = 100  # characters, of how the function comes to an object
+MAX_NAME = 100  # characters of the path from the function to an object
 _LIBRARIES = sys.stdlib_module_names.union(["numpy"])
 _IMPORT_NAME, _EXTENDED_ARG = dis.opmap["IMPORT_NAME"], dis.opmap["EXTENDED_ARG"]
 _LOAD_GLOBAL, _LOAD_NAME = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_NAME"]
@@ -37,9 +37,9 @@ _LOAD_GLOBAL, _LOAD_NAME = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_NAME"]
 
 @functools.lru_cache(maxsize=MAX_CODES)
 def _globals_named(code: types.CodeType) -> tuple[str, ...]:
-    """The names that a code looks up as globals, read from its bytes: `dis` takes 20 times as long, and every function
-    that is jitted is met for the first time once. One that is not an identifier is from a tool that rewrote the code:
-    pytest's `@pytest_ar`, which describes an assertion that failed, leads to all of pytest."""
+    """The names that a code looks up as globals, read from its bytes, because `dis` takes 20 times as long. A name that
+    is not an identifier is from a tool that rewrote the code: pytest's `@pytest_ar`, which describes an assertion that
+    failed, leads to all of pytest."""
     found, extended = [], 0
     steps = code.co_code
     for op, arg in zip(steps[::2], steps[1::2]):
@@ -66,31 +66,31 @@ def codes_in(code: types.CodeType) -> list[types.CodeType]:
 
 
 class Reach:
-    """One walk. Without an observation all functions and attributes count, and nothing is refused: that is what the
-    function could read. With one, only what ran and what is named."""
+    """One walk. Without an observation it visits all functions and attributes and refuses nothing: all that the
+    function could read. With one it visits the code that ran and the attributes that it names."""
 
     def __init__(
         self, holder_type: type, observed: Observation | None = None, made: frozenset[int] = frozenset()
     ) -> None:
         self.guards = Guards()
-        self.made = made  # the ids of tensors that the call has made: what it leaves behind is not state
+        self.made = made  # the ids of tensors that the call has made, which are not state
         self.holder_type = holder_type
         self.observed = observed
         self.is_complete = True
         self._entry_count = 0
-        self._seen: dict[int, Any] = {}  # keeps the objects, so that their ids stay theirs
+        self._seen: dict[int, Any] = {}  # keeps the objects alive, so that their ids are not reused
         self._pending: list[tuple[Any, str]] = []
-        self._found: set[types.CodeType] = set()  # codes of the functions that were met
+        self._found: set[types.CodeType] = set()  # the codes of the functions that were visited
         self._found_names: set[str] = set()  # what these name
-        self._is_blind = False  # whether something was met whose calls are not observed
+        self._has_unseen_calls = False  # whether something was visited whose calls the profiler does not see
         self._takes_all = observed is None
         self._modules: list[types.ModuleType] = []  # last, when it is known which names lead into them
 
     def walk(self, roots: Iterable[tuple[Any, str]]) -> None:
         roots = list(roots)
         self._walk_once(roots)
-        if self._is_blind and self.is_complete:
-            # Something is called that no profiler sees: all that can be reached counts, whether or not it is named.
+        if self._has_unseen_calls and self.is_complete:
+            # Calls that the profiler does not see may read anything: all that can be reached is visited.
             observed = self.observed
             self.__init__(self.holder_type, observed, self.made)  # type: ignore[misc]
             self._takes_all = True
@@ -111,8 +111,8 @@ class Reach:
             self._refuse("it reads more than can be compared before each call", "")
 
     def _fits(self, items: Collection[Any]) -> bool:
-        """Whether these entries as well are few enough to compare, where an object takes as long as several numbers.
-        Where they are not, the walk ends before them."""
+        """Adds entries to those that are compared before each call, an object as several numbers. False, and the end of
+        the walk, where they are too many."""
         self._entry_count += len(items)
         if self._entry_count <= MAX_ENTRIES:
             self._entry_count += ENTRIES_PER_OBJECT * sum(not isinstance(item, VALUES) for item in items)
@@ -134,7 +134,7 @@ class Reach:
     def _refuse(self, reason: str, name: str) -> None:
         self.guards.refused = self.guards.refused or reason + (f" ({name})" if name else "")
 
-    # ------------------------------------------------------------ what counts
+    # ------------------------------------------------------------ which names and codes count
 
     def _has_run(self, code: types.CodeType) -> bool:
         if self._takes_all and origin_of(code) == "user":
@@ -172,7 +172,8 @@ class Reach:
             if isinstance(value.__self__, list | dict | set | deque):
                 self._pending.append((value.__self__, name))
         elif isinstance(value, functools.partial):
-            self._is_blind = self._is_blind or not isinstance(value.func, types.FunctionType | types.MethodType | type)
+            if not isinstance(value.func, types.FunctionType | types.MethodType | type):
+                self._has_unseen_calls = True
             self._pending += [(value.func, name), (value.args, name), (value.keywords, name), (vars(value), name)]
         elif isinstance(value, GuardedByFunction):
             self._pending.append((value.function, name))
@@ -180,7 +181,7 @@ class Reach:
             self._visit_object(value, name)
 
     def _visit_container(self, value: Any, name: str) -> bool:
-        """Whether it holds others and nothing else."""
+        """Visits a container. True where it has no other state."""
         if isinstance(value, dict | tuple | list | set | frozenset | deque):
             if not self._fits(value.values() if isinstance(value, dict) else value):
                 return True
@@ -206,10 +207,10 @@ class Reach:
         return not known_python.is_python_class(type(value))
 
     def _visit_native(self, value: Any, name: str) -> bool:
-        """Whether all of an object's state is guarded, or refused, by what its type is."""
+        """Guards or refuses the state of an object by its type. True where it has no attributes besides."""
         nature = known_python.nature_of(value)
         if isinstance(value, operator.attrgetter | operator.methodcaller) or nature == "cache":
-            self._is_blind = True
+            self._has_unseen_calls = True
         if nature == "descriptor":
             self._pending += [(function, name) for function in known_python.wrapped_functions(value) or ()]
         elif nature == "context":
@@ -276,8 +277,9 @@ class Reach:
         self._pending.append((type(value), type(value).__qualname__))
 
     def _is_read(self, name: Any, value: Any, is_ours: bool) -> bool:
-        """Whether an attribute counts. One that hides its state, which means that nothing is replayed, counts only
-        where the user's own code names it: the package names much and reads no such object of the user's."""
+        """Whether an attribute is visited. One with hidden state, which would keep the call from being replayed, is
+        visited only where the user's own code names it: the package has many names and reads no such object of a
+        user."""
         if not self._is_named(name):
             return False
         is_certain = is_ours or self.observed is None or self.observed.reads_by_name or self._is_named_by_user(name)
@@ -384,10 +386,11 @@ class Reach:
 
 
 def _name_of_part(name: str, part: str) -> str:
-    """How a function comes to an attribute or item. A long chain of objects would have names of quadratic length."""
+    """The path to an attribute or item, cut off: the names along a long chain of objects would have quadratic
+    length."""
     return name + part if len(name) < MAX_NAME else name
 
 
 def _functions_of(codes: list[types.CodeType]) -> list[types.FunctionType]:
-    """The functions with these codes, wherever they are: some come from where the walk does not look."""
+    """The functions with these codes, also those that the walk does not reach."""
     return [found for found in gc.get_referrers(*codes) if isinstance(found, types.FunctionType)]

@@ -21,7 +21,7 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.runtime.buffer import Buffer
 
-# What is known of a BUFFER node whatever its contents are.
+# Facts about a BUFFER node that do not depend on its contents.
 _LASTING_FACTS = frozenset({"buffer", "parameter"})
 
 
@@ -45,20 +45,20 @@ def is_read_by_others(written: set[Buffer], owners: list[Any], known: Iterable[i
 
 
 def have_no_readers(owners: Iterable[Any]) -> bool:
-    """Whether nothing but the owners refers to their nodes: each is memory, or reshaped memory, and nothing else. Such
-    nodes may stand for new contents."""
+    """Whether nothing but the owners refers to their nodes, each of which is memory or reshaped memory. Such nodes may
+    keep standing for the memory after an update."""
     expected: dict[UOp, int] = {}
     for owner in dict.fromkeys(owners):
         node = owner.__dict__.get("uop")
         if node is not None and not _expect(node, expected):
-            return False  # without a node it was made of memory, and nobody else can have come to that
+            return False  # an owner without a node was made from memory, which nothing else refers to
     node = None
     return _counts(expected) == [wanted + _UNHELD for wanted in expected.values()]
 
 
 def _expect(node: UOp, expected: dict[UOp, int]) -> bool:
-    """Counts the reference of an owner to its node, and those from there to memory. Whether there is nothing else on
-    the way: a value that was computed has more, and another node could have the same tuple of sources."""
+    """Counts the reference of an owner to its node, and those from there to its memory. False where there are others: a
+    computed value has more, and another node may have the same tuple of sources."""
     is_new = node not in expected
     expected[node] = expected.get(node, 0) + 1
     while is_new and node.op is Ops.RESHAPE and not node._cache:
@@ -67,8 +67,8 @@ def _expect(node: UOp, expected: dict[UOp, int]) -> bool:
         node = node.src[0]
         is_new = node not in expected
         expected[node] = expected.get(node, 0) + 1
-    # What reads the memory of an array holds its node without referring to it, and facts of the old contents, such as
-    # the limits of an index, are not those of the new ones.
+    # Memory that is shared with an array has readers without a reference to the node (`holder`, `borrowed`), and facts
+    # about the old contents, such as the bounds of an index, do not hold for the new ones.
     return node.op is Ops.BUFFER and node.cache.keys() <= _LASTING_FACTS
 
 
@@ -77,8 +77,8 @@ def _counts(nodes: Iterable[UOp]) -> list[int]:
 
 
 def _count_references() -> tuple[int, int]:
-    """What `getrefcount` gives above, in this version of Python, for the sources of a node, and for a node that nobody
-    but the table refers to."""
+    """The results of `getrefcount` above, in this version of Python, for the sources of a node, and for a node that
+    only the table refers to."""
     table = {new_buffer(dtypes.uint8, 2, ""): 0}
     (unheld,) = _counts(table)
     (buffer,) = table

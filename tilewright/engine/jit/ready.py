@@ -13,7 +13,7 @@ from tilewright.engine.jit.tracing import Record
 from tilewright.runtime.buffer import Buffer
 
 FastPath = Callable[[tuple[Any, ...]], Any]
-"""Takes the arguments of a call; gives its result, or None where the call is not like the recorded one (`quick`)."""
+"""Takes the arguments of a call; returns its result, or None where the call is not like the recorded one (`quick`)."""
 
 
 class Ready:
@@ -31,15 +31,15 @@ class Ready:
         self.leaves_behind = bool(record.destinations or record.cleared)
         self.escaped = record.escaped
         self.reached = reached  # memory that the function reaches by itself
-        self.shared = shared_arguments(
-            reached, buffers
-        )  # the arguments that lie there: in a replay those and no others
-        self.with_gradient = record.arguments_with_gradient  # whether each argument has one, None where it is the same
+        # The arguments in that memory: in a replay the same ones.
+        self.shared = shared_arguments(reached, buffers)
+        # Whether each argument has one; None where the call does not depend on it.
+        self.with_gradient = record.arguments_with_gradient
         self.must_compare = bool(reached) or self.with_gradient is not None
         written = self.replay.written
         self.written_state = {role.first for role in written if role.kind == "state"}
         self.written_arguments = [role.first for role in written if role.kind == "input"]
-        # Results and nothing else come of a replay; and one new tensor.
+        # Whether a replay has no effect but its results; and whether its result is one new tensor.
         self.gives_results = not (written or self.escaped or self.leaves_behind)
         self.is_plain = (
             self.gives_results
@@ -55,8 +55,8 @@ class Ready:
         ]
 
     def is_alike(self, tensors: Sequence[Any], buffers: list[Buffer]) -> bool:
-        """Whether what is argument and what is reached otherwise is told apart as in the recorded call, and gradients
-        are there that were there."""
+        """Whether the same arguments as in the recorded call are also reached by the function itself, and the same ones
+        have a gradient."""
         if self.with_gradient is not None:
             if [tensor.grad is not None for tensor in tensors] != self.with_gradient:
                 return False
@@ -69,8 +69,8 @@ class Ready:
         return self.written_state.union([buffers[number] for number in self.written_arguments])
 
     def updates_a_part(self, tensors: Sequence[Any], buffers: list[Buffer], written: set[Buffer]) -> bool:
-        """Whether an argument that a replay overwrites is a copy of a part of another tensor, which an assignment
-        writes as well."""
+        """Whether an argument that a replay overwrites is a copy of a part of another tensor, to which an assignment
+        would write too."""
         given = zip(owners_of(tensors), buffers, strict=True)
         return any(
             buffer in written and any(buffer not in memories_of(whole.uop) for whole, _ in tensor._living_ancestors())
@@ -90,5 +90,5 @@ class Ready:
 
 
 def shared_arguments(reached: frozenset[Buffer], buffers: list[Buffer]) -> tuple[tuple[int, Buffer], ...]:
-    """The arguments, by number, that lie in memory which is reached otherwise as well."""
+    """The arguments, with their numbers, whose memory the function also reaches by itself."""
     return tuple((number, buffer) for number, buffer in enumerate(buffers) if buffer in reached)

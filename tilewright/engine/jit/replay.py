@@ -17,7 +17,7 @@ from tilewright.engine.planning.launches import LaunchList, Part, run_watched
 from tilewright.graph.ops import MultiArg
 from tilewright.graph.sizes import is_symbolic, rebound
 from tilewright.graph.spec import Shape, element_count
-from tilewright.runtime.access import Reader, overwritten, tell_others, wait_for_update
+from tilewright.runtime.access import Reader, notify_waiters, overwritten, wait_for_update
 from tilewright.runtime.buffer import Buffer, allocate, out_of_memory
 from tilewright.runtime.device import open_driver
 
@@ -31,14 +31,15 @@ class Role(NamedTuple):
 
 
 class Result(NamedTuple):
-    """A tensor that a call returns. Not its node: that would keep alive what the call computed, and the next call would
-    find it there instead of launching anything."""
+    """A tensor that a call returns, without its node: that would keep the values of the call alive, and the next call
+    would find them instead of launching anything."""
 
     role: Role
     shape: Shape
     dtype: DType
     line: tuple[str, int] | None
-    joined: MultiArg | None = None  # of a tensor on several devices: what its parts make, which are that many results
+    # For a part of a tensor on several devices: how the parts, one result each, are joined.
+    joined: MultiArg | None = None
 
 
 TEMP = Role("temp")
@@ -47,7 +48,7 @@ runs, MAX_NOTES = GlobalCounters.runs, GlobalCounters.MAX_NOTES
 note_run = runs.append
 # The largest result whose memory a replay keeps for the next call.
 MAX_KEPT_BYTES = 1 << 16
-_Kind = tuple[Callable[[int], Any], str, DType, int, int]  # what allocates; device, dtype, elements and bytes
+_Kind = tuple[Callable[[int], Any], str, DType, int, int]  # the function that allocates; device, dtype, elements, bytes
 
 
 def role_of(buffer: Buffer | None, inputs: dict[Buffer, int], produced: dict[Buffer, Role]) -> Role:
@@ -61,8 +62,8 @@ def role_of(buffer: Buffer | None, inputs: dict[Buffer, int], produced: dict[Buf
 def roles_of(
     execution: Execution, run: int, inputs: dict[Buffer, int], produced: dict[Buffer, Role], created: list[Buffer]
 ) -> tuple[Role, ...]:
-    """The role of each slot. Slots after the inputs of a run are what it makes, and so is memory that was created in
-    the call to be assigned to, as that of a new parameter."""
+    """The role of each slot. A run makes the slots after its inputs, and memory that was created in the call to be
+    assigned to, such as that of a new parameter."""
     for slot, buffer in enumerate(execution.buffers):
         is_made = slot >= execution.input_count or (buffer in created and buffer not in produced)
         if is_made and buffer is not None:
@@ -81,20 +82,20 @@ class Replay(Reader):
         returned: int,
         variables: tuple[str, ...] = (),
     ) -> None:
-        """`returned` of the outputs are what the function returns; the others are put where the call has left them.
+        """The function returns the first `returned` outputs; the others are stored where the call has stored them.
         `variables` are those in sizes whose values each call gives."""
         super().__init__([role.first for slots in roles for role in slots if role.kind == "state"])
         self.executions = executions
         self.written: set[Role] = set()  # arguments and state that the kernels overwrite
         used = [role for slots in roles for role in slots if role.kind == "input"]
         made = [output.role for output in outputs if output.role.kind == "made"]
-        # The number of each role that is another buffer at every call, among the memories of the call.
+        # The roles that have another buffer at every call, with their indices among the memories of a call.
         self.renewed = {role: number for number, role in enumerate(dict.fromkeys(used + made))}
         self.inputs = [role.first for role in self.renewed if role.kind == "input"]
         self.results = self._kinds_of([role for role in self.renewed if role.kind == "made"], roles)
         self.state = [output.role.first for output in outputs if output.role.kind == "state"]
         self.outputs = [(*self._source(output.role), output.shape, output.line) for output in outputs]
-        # Whether a result lies in memory that another tensor, such as an argument or a second result, has as well.
+        # The results that share memory with another tensor, such as an argument or a second result.
         sources = [(which, number) for which, number, _, _ in self.outputs]
         counts = Counter(sources)
         self.aliases = [number for number, source in enumerate(sources) if source[0] != 1 or counts[source] > 1]
@@ -110,7 +111,8 @@ class Replay(Reader):
         self._release(roles)
         self.kept: list[Buffer | None] = [None] * len(self.results)
         self.spares: list[Buffer | None] = [None] * len(self.results)
-        # What is put back where it was is mostly let go of before the next call: it lies in the same memory again.
+        # The results that the call stores somewhere: the ones before are mostly freed by then, and their memory is
+        # reused.
         left = [output.role for output in outputs[returned:] if output.role.kind == "made"]
         self.left = {self._source(role)[1] for role in left}
         self.numbers = range(len(self.results))
@@ -127,7 +129,7 @@ class Replay(Reader):
         return [(open_driver(s.device).allocate, s.device, s.dtype, s.size, s.nbytes) for s in found]
 
     def _share_arenas(self) -> None:
-        """Temporary memory for all runs: no two of them use it at a time, so the largest decides."""
+        """One arena per device for all runs, as large as the largest needs: they run one after another."""
         sizes: dict[str, int] = {}
         for execution in self.executions:
             for device, size in execution.schedule.arenas:
@@ -153,7 +155,7 @@ class Replay(Reader):
             bound = {slot: (numbers[role], 0) for slot, role in enumerate(slot_roles) if role in numbers}
             given = {name: len(numbers) + k for k, name in enumerate(self.variables)}
             self.parts.append(execution.part(bound, given))
-        # A result is new memory, or memory that was let go of.
+        # A result has new memory, or memory that nothing refers to any more.
         made = frozenset(number for role, number in self.renewed.items() if role.kind == "made")
         return LaunchList(self.parts, exclusive=made)
 
@@ -165,9 +167,9 @@ class Replay(Reader):
                     execution.buffers[slot] = None
 
     def run(self, inputs: Sequence[Buffer], values: Mapping[str, int]) -> list[Any]:
-        """Runs the kernels on these arguments, with these values of the variables in sizes; the results, tensors of new
-        memory. Those that lie in memory which this
-        overwrites have the same nodes as the tensors that it belongs to."""
+        """Runs the kernels on these arguments, with these values of the variables in sizes. Returns the results:
+        tensors of new memory, or of memory of arguments and state that this overwrites, with the nodes of these
+        tensors."""
         memories: list[Any] = []
         made: list[Buffer] = []
         for number in self.inputs:
@@ -185,11 +187,12 @@ class Replay(Reader):
         note_run(self.work)
         if len(runs) > MAX_NOTES:
             GlobalCounters.add_up()
-        if self.written:  # nobody else overwrites anything meanwhile (`overwrite`)
+        if self.written:  # the caller excludes other writers (`overwrite`)
             for step in self.steps:
                 step(memories)
         else:
-            # Nobody overwrites what the kernels read (`runtime.access`); inline, because a small launch shows a call.
+            # Nobody overwrites what the kernels read (`runtime.access`). Inline: a call is a measurable part of a small
+            # launch.
             self.reading = inputs
             if overwritten:
                 wait_for_update(self, inputs)
@@ -199,20 +202,20 @@ class Replay(Reader):
             finally:
                 self.reading = None
                 if overwritten:
-                    tell_others()
+                    notify_waiters()
         make = tensor_kind.make
         results = []
         for which, number, shape, line in self.outputs if not self.symbolic else self._sized(made, values):
             results.append(make((made if which == 1 else inputs if which == 0 else self.state)[number], shape, line))
         if self.is_shared:
-            # Whoever overwrites that memory looks for readers among nodes.
+            # Readers of memory are found through nodes when it is overwritten.
             for number in self.aliases:
                 register_once(results[number])
                 results[number].uop  # noqa: B018
         return self._join(results) if self.joins else results
 
     def run_watched(self, inputs: Sequence[Buffer], values: Mapping[str, int]) -> list[Any]:
-        """`run`, with each kernel and copy alone, for those who watch them."""
+        """`run`, with each kernel and copy alone, for listeners."""
 
         def step(memories: Sequence[Any]) -> None:
             for part in self.parts:
@@ -226,7 +229,7 @@ class Replay(Reader):
             self.steps = steps
 
     def kernel_names(self) -> tuple[str, ...]:
-        """What a run launches, in order, for those who watch."""
+        """The kernels that a run launches, in order, for listeners."""
         kernels = [kernel for execution in self.executions for kernel in execution.plan.kernels]
         return tuple(kernel.name for kernel in kernels if kernel is not None)
 
@@ -243,10 +246,10 @@ class Replay(Reader):
         return outputs
 
     def new_result(self, number: int) -> Buffer:
-        """Memory for a result whose kept buffer the caller still has. A small one is kept: where the caller has let go
-        of it by the next call, as it mostly has, it is used again, because to free and to allocate it takes as long as
-        to launch a kernel. The one before it is kept too: a caller that lets go of a result when it has the next, as an
-        attribute does, alternates between the two."""
+        """Memory for a result whose kept buffer is still referred to. A small buffer is kept for the next call, which
+        mostly finds it unused: freeing and allocating it takes as long as launching a kernel. The one before is kept
+        too: a caller that drops a result only when it has the next, as an attribute does, alternates between the
+        two."""
         take, device, dtype, size, nbytes = self.results[number]
         if nbytes <= MAX_KEPT_BYTES:
             spare, self.spares[number] = self.spares[number], self.kept[number]
@@ -277,8 +280,8 @@ class Replay(Reader):
 
 
 def _count_alone() -> tuple[int, int]:
-    """What `getrefcount` gives in `Replay.run`, in this version of Python, for a kept buffer and for its memory where
-    nobody else has them."""
+    """The results of `getrefcount` in `Replay.run`, in this version of Python, for a kept buffer and its memory that
+    nothing else refers to."""
     kept = [Buffer("", dtypes.uint8, 0, object())]
     for number in range(1):
         buffer = kept[number]

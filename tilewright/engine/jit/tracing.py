@@ -1,5 +1,5 @@
 """One traced call of a jitted function. In: the function and its arguments. Out: its result and a `Record`: what was
-launched, where each buffer came from, what came out and where else the call has put tensors of its own.
+launched, where each buffer came from, the results, and where else the call has stored tensors that it made.
 
 A tensor that the call made and stored where jit finds it again (a gradient, an attribute, an entry of a dict or list, a
 variable) is a result like any other: a replay recomputes it and stores it there. What else outlives the call
@@ -33,7 +33,7 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.runtime.buffer import Buffer, host_access
 
-# Lazy tensors up to this size are computed when a function that could read them is first traced.
+# Lazy tensors up to this size are computed before a function that could read them is first traced.
 MAX_SETTLED_BYTES = 1 << 28
 
 Roots = list[tuple[Any, str]]
@@ -60,13 +60,13 @@ class Record:
     destinations: list[Destination] = field(default_factory=list)
     leaves: list[tuple[int, ...]] = field(default_factory=list)  # a shape per tensor that the function returns
     returned: int = 0  # of the outputs, which are one per device
-    # The returned tensors, by number, that were there before: the number of an argument, or a tensor that it reaches.
+    # The returned tensors, by number, that existed before the call: the number of an argument, or the tensor itself.
     origins: list[tuple[int, int | Any]] = field(default_factory=list)
     arguments_with_gradient: list[bool] | None = None
     escaped: list[weakref.ref[Any]] = field(default_factory=list)
     guards: Guards = field(default_factory=Guards)
     could_reach: frozenset[Buffer] = frozenset()
-    variables: tuple[str, ...] = ()  # in sizes, whose values the arguments of a call say
+    variables: tuple[str, ...] = ()  # in sizes, whose values the arguments of a call give
     produced: dict[Buffer, Role] = field(default_factory=dict)
     spoiled: str = ""
 
@@ -74,7 +74,7 @@ class Record:
         self.spoiled = self.spoiled or reason
 
     def difference(self, other: Record) -> str:
-        """What this call did otherwise than another; '' where nothing."""
+        """How this call differs from another; '' where it does not."""
         is_alike = len(self.executions) == len(other.executions) and self.roles == other.roles
         if not is_alike or not all(map(_launch_the_same, self.executions, other.executions)):
             return "it launched something else than at the last call"
@@ -93,8 +93,8 @@ class Record:
 
 
 def _launch_the_same(one: Execution, other: Execution) -> bool:
-    """Whether two runs have one plan. Where somebody watches the stages every run has a plan of its own, which differs
-    in the lines of its items alone."""
+    """Whether two runs have equal plans. While a listener watches the stages every run has a new plan, which differs
+    only in the lines of its items."""
     first, second = one.schedule, other.schedule
     if first is second:
         return True
@@ -117,7 +117,7 @@ class Tracer:
     def __init__(
         self, function: Callable[..., Any], roots: Roots, bound: Bound, is_open: frozenset[str] = frozenset()
     ) -> None:
-        """`is_open` are the variables whose bounds the call may find to be too wide."""
+        """`is_open` are the variables whose bounds the call may narrow."""
         tensors, buffers, _, values = bound
         self.function = function
         self.roots = roots
@@ -135,12 +135,13 @@ class Tracer:
         self.had_gradient = {id(t): (t.grad, t.grad.uop) for t in live.tensors() if t.grad is not None}
 
     def _all_roots(self) -> Roots:
-        """Besides the function and its arguments: what operations read by themselves, and what users add to tensors."""
+        """The function and its arguments, the state that operations read by themselves, and what users add to
+        tensors."""
         states = [(state, "the state of the random generator") for state in live.library_state()]
         return [*self.roots, *states, (live.tensor_kind.holder_type, "Tensor")]
 
     def run(self, args: Any, kwargs: Any, is_observed: bool) -> Any:
-        """The result of the call. Observed, the record has guards and can be replayed."""
+        """The result of the call. If it is observed, the record has guards and can be replayed."""
         record = self.record
         given = leaves_in((args, kwargs))
         observed: Observation | None = None
@@ -164,7 +165,7 @@ class Tracer:
                     record.spoil("another thread has assigned to a tensor that the call updates")
             except BoundsNarrowed as found:
                 if record.executions or len(trace.pending):
-                    raise found.error from None  # what has been done by then would be done again
+                    raise found.error from None  # beginning again would repeat effects
                 raise
             finally:
                 host_access.listener, host_access.made = None, None
@@ -189,7 +190,7 @@ class Tracer:
         self._finish(observed)
         return result
 
-    # ------------------------------------------------------------ what is launched
+    # ------------------------------------------------------------ launches
 
     def _execution(self, execution: Execution) -> None:
         record = self.record
@@ -199,7 +200,7 @@ class Tracer:
         record.roles.append(roles_of(execution, run, self.inputs, record.produced, self.created))
 
     def _results(self, tensor: Any) -> list[Result]:
-        """A result per device that the tensor lies on."""
+        """A result for each device of the tensor."""
         held, line = held_buffer(tensor.uop), tensor.uop.line or user_location()
         if held is None:
             self.record.spoil("a result has no elements, so there is no memory to replay it into")
@@ -214,7 +215,7 @@ class Tracer:
         return found
 
     def _origins(self, leaf: Any, results: list[Result]) -> list[int | Any]:
-        """Of a tensor that was there before the call, and lies in the same memory still: which one it is."""
+        """Which argument or state a returned tensor is, if it existed before the call and has the same memory still."""
         memories = list(memories_of(leaf.uop))
         given = zip(owners_of(self.tensors), self.buffers, strict=True)
         if memories and memories == [buffer for tensor, buffer in given if tensor is leaf]:
@@ -222,10 +223,10 @@ class Tracer:
         is_state = all(result.role.kind == "state" for result in results)
         return [holder for holder in self.record.guards.tensors if holder is leaf and is_state]
 
-    # ------------------------------------------------------------ what is left behind
+    # ------------------------------------------------------------ tensors that the call leaves behind
 
     def _find_stored(self, observed: Observation | None, made: dict[int, Any]) -> list[tuple[Any, Destination]]:
-        """The tensors of the call that lie where jit finds them again."""
+        """The tensors that the call made and stored where jit finds them again."""
         reach = Reach(live.tensor_kind.holder_type, observed, frozenset(made))
         reach.walk(self._all_roots())
         self.record.guards = reach.guards
@@ -247,7 +248,7 @@ class Tracer:
         return list({destination.identity: (tensor, destination) for tensor, destination in found}.values())
 
     def _updates(self, trace: Trace, made: dict[int, Any]) -> list[Any]:
-        """The tensors that the call has assigned to and not computed; those of other threads are theirs."""
+        """The tensors that the call has assigned to and not computed; not those of other threads."""
         known = {id(holder) for holder in (*self.could_reach.tensors, *self.tensors, *self.record.guards.tensors)}
         found = []
         for holder in live.tensors():
@@ -276,7 +277,7 @@ class Tracer:
         if observed.sees_gradients and any(tensor.requires_grad for tensor in self.tensors):
             record.arguments_with_gradient = [id(tensor) in self.had_gradient for tensor in self.tensors]
         if not record.state() <= guards.state_buffers():
-            # A result of an earlier call that is still held, for instance. Replaying would give it again and again.
+            # For instance a result of an earlier call that is still held: a replay would return it at every call.
             record.spoil("it uses a value that was computed before the call")
 
 
@@ -301,7 +302,7 @@ def _gradient_of_argument(number: int) -> Callable[[Sequence[Any], Any], None]:
 
 
 def _check_result(structure: Any) -> None:
-    """Refuses what runs only later, such as a generator: what it computes is not part of the call."""
+    """Refuses a result that runs only later, such as a generator: what it computes is not part of the call."""
     if isinstance(structure, tuple) and structure and structure[0] is OBJECT:
         value = structure[1].value
         if isinstance(value, Iterator) or hasattr(value, "__await__"):
@@ -312,7 +313,7 @@ def _check_result(structure: Any) -> None:
             _check_result(part)
 
 
-# ---------------------------------------------------------------- what is pending
+# ---------------------------------------------------------------- pending values
 
 
 def realize_all(holders: Iterable[Any]) -> None:
@@ -326,8 +327,8 @@ def realize_all(holders: Iterable[Any]) -> None:
 
 
 def settle(holders: Iterable[Any]) -> bool:
-    """Does the updates that are pending, and computes lazy tensors: what a function reads is memory from then on.
-    Whether there were any. One that cannot be computed is left to whoever reads it, who is told why."""
+    """Computes pending updates and lazy tensors, so that a function reads memory only. Returns whether there were any.
+    One that cannot be computed raises its error when it is read."""
     pending = [holder for holder in holders if _is_pending(holder)]
     try:
         realize_all(pending)

@@ -1,1 +1,1 @@
-"""What holds values, who is alive to read them, and whose reads an update has to respect."""
+"""Which buffers hold values, which tensors are alive to read them, and which of their reads an update must preserve."""

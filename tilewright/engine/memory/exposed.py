@@ -1,11 +1,11 @@
-"""What another thread is about to read. In: nodes to compute, and the BUFFERs whose memory that overwrites. Out: the
-BUFFERs among them that something outside of the graph of these nodes still refers to.
+"""Buffers that another thread may be about to read. In: nodes to compute, and the BUFFERs that computing them
+overwrites. Out: the BUFFERs that something outside of the graph of these nodes still refers to.
 
 Tensors are found by their holders (`live`). Between reading a tensor's node and registering its result, an operation of
 another thread has the node in a local variable alone: only reference counts show it. To read old contents it has to
 refer to a node on a path to them. So the references of the graph itself are counted along all paths, and a node with
-more of them is referred to from outside. That may be a value that was computed already and only remembers its sources:
-then contents are copied that nobody reads, which changes no result."""
+more of them is referred to from outside. That may be a computed value that only keeps its sources: then contents are
+copied that nobody reads, which changes no result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tilewright.graph.build import new_buffer, reshape
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 
-# To each BUFFER: in the set that is given, in a list of the caller's, and in the numbering.
+# The references to each BUFFER of the given set, of a list of the caller, and of the numbering.
 _KNOWN_REFERENCES = 3
 
 
@@ -27,7 +27,7 @@ def find_exposed(wanted: Sequence[UOp], overwritten: set[UOp], is_held: Callable
     """`overwritten` holds a reference to each BUFFER, and one list of the caller's another. For programs of several
     threads: in one thread no other operation is under way."""
     order = toposort(*wanted, _sample(), stop=is_held)
-    ends = set(wanted)  # what is read from these is new
+    ends = set(wanted)  # their readers read new contents
     number = {buffer: 1 << bit for bit, buffer in enumerate(overwritten)}
     known = Counter(dict.fromkeys(overwritten, _KNOWN_REFERENCES))
     sources: Counter[int] = Counter()
@@ -44,7 +44,7 @@ def find_exposed(wanted: Sequence[UOp], overwritten: set[UOp], is_held: Callable
             for source in node.src:
                 below[node] |= below[source]
     del node, source
-    # Nobody else knows of the sample: its references are those of the containers here.
+    # Nothing else refers to the sample: its references are those of the containers here.
     buffer, view = order[-2], order[-1]
     spare, spare_tuple = _references(buffer, known), getrefcount(view.src) - 2
     del buffer, view
@@ -60,17 +60,18 @@ def _sample() -> UOp:
 
 
 def _references(node: UOp, known: Counter[UOp]) -> int:
-    """Those that are not known of."""
+    """The references from outside of the graph, and those of local containers."""
     return getrefcount(node) - known[node]
 
 
 def _is_tuple_shared(node: UOp, sources: Counter[int], spare: int) -> bool:
-    """Whether a node that is not known of has the same tuple of sources; each has it twice, once in its key."""
+    """Whether a node outside of the graph has the same tuple of sources; each node refers to it twice, once in its
+    key."""
     return bool(node.src) and id(node.src) in sources and getrefcount(node.src) - 2 * sources[id(node.src)] > spare
 
 
 def _note_held(node: UOp, known: Counter[UOp]) -> list[UOp]:
-    """Counts what remembers the memory that holds a value: the node, and what it is a reshape of."""
+    """Counts the references to the buffer of a value in the caches of the node and of the nodes that it reshapes."""
     held: UOp = node.cache["realized"]
     buffers = buffers_of(held)
     while node._cache is not None and node._cache.get("realized") is held:

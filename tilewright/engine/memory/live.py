@@ -1,6 +1,6 @@
-"""What is alive. In: tensors, entered when they are made. Out: the nodes and tensors that somebody can still read. An
+"""Live tensors. In: tensors, registered when they are made. Out: the nodes and tensors that can still be read. An
 in-place update asks here whether old contents may be overwritten. The engine knows tensors only as holders of a node:
-the tensor package tells it, once, how to recognise and how to make one."""
+the tensor package configures, once, how to recognise and how to make one."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Line = tuple[str, int] | None
 
 
 class TensorKind:
-    """What the tensor package tells of tensors, once: `make(memory, shape, line)` makes one of memory that holds its
-    value, `join(parts, arg)` one of those that hold its parts on several devices; `modes.both` is the state, on this
-    thread, of the modes that change what operations mean."""
+    """What the tensor package configures: `make(memory, shape, line)` makes a tensor from the memory of its value,
+    `join(parts, arg)` one from its parts on several devices; `modes.both` is the state, on this thread, of the modes
+    that change what operations mean."""
 
     holder_type: type = type(None)
     make: Callable[[Buffer, Shape, Line], Any]
@@ -31,12 +31,12 @@ class TensorKind:
 
 
 tensor_kind = TensorKind()
-_holders: dict[weakref.ref[Any], None] = {}  # in order of birth
+_holders: dict[weakref.ref[Any], None] = {}  # in order of creation
 _library_state: list[Any] = []
-# Held while a holder is given another node that was made from the one it had: an update that another thread makes in
-# between would be lost. Nothing is computed meanwhile, so nobody waits long for it; no other lock is taken inside.
+# Held while the node of a holder is replaced by one made from it: an update by another thread in between would be lost.
+# It is held for a short time, without computing anything and without taking another lock.
 exchanging = held_lock(1)
-_births: dict[int, list[weakref.ref[Any]]] = {}  # per thread that wants to know: the holders it has made since
+_births: dict[int, list[weakref.ref[Any]]] = {}  # of each thread inside `births`: the holders that it has made
 
 
 def configure(
@@ -52,8 +52,8 @@ def configure(
 
 
 def register(holder: Any) -> None:
-    """Enters a holder. Its reference takes itself out when it dies, by the dictionary's own method: every tensor pays
-    for this, and a callback in Python would cost as much as all the rest of making one."""
+    """Registers a holder. When it dies, `dict.pop` removes the reference: a callback in Python would take as long as
+    the rest of making a tensor."""
     reference = weakref.ref(holder, _holders.pop)
     _holders[reference] = None
     if _births:
@@ -63,15 +63,15 @@ def register(holder: Any) -> None:
 
 
 def register_once(holder: Any) -> None:
-    """Enters a holder that was made without being entered, as results of replays are: while nothing but a variable of
-    the user's leads to one, no update can reach its memory."""
-    if not holder._is_entered:
-        holder._is_entered = True
-        _holders[weakref.ref(holder, _holders.pop)] = None  # it was born when it was made, which may be long ago
+    """Registers a holder that was not registered when it was made, such as a result of a replay: no update can reach
+    its memory while only a variable of the user refers to it."""
+    if not holder._is_registered:
+        holder._is_registered = True
+        _holders[weakref.ref(holder, _holders.pop)] = None  # not in `_births`: it was made earlier
 
 
 def exchange(holder: Any, known: UOp, node: UOp) -> None:
-    """Gives a holder the node that holds the value of the `known` one, unless another thread has updated it since."""
+    """Replaces the node of a holder by one for the same value, unless another thread has changed it from `known`."""
     with exchanging:
         if holder.uop is known:
             holder.uop = node
@@ -79,7 +79,7 @@ def exchange(holder: Any, known: UOp, node: UOp) -> None:
 
 @contextmanager
 def births() -> Iterator[list[weakref.ref[Any]]]:
-    """The holders that this thread makes inside the block, in order of birth."""
+    """The holders that this thread makes inside the context, in order of creation."""
     thread = get_ident()
     made: list[weakref.ref[Any]] = []
     outer = _births.get(thread)
@@ -100,7 +100,7 @@ def register_library_state(holder: Any) -> None:
 
 
 def forget_library_state(holder: Any) -> None:
-    """Takes out what was entered: it is not used by new calls any more."""
+    """Removes a tensor that new calls no longer use."""
     _library_state[:] = [each for each in _library_state if each is not holder]
 
 
@@ -121,5 +121,5 @@ def tensors() -> list[Any]:
 
 
 def live_nodes() -> list[UOp]:
-    """The nodes held by anyone, each once, the oldest first."""
+    """The nodes of all live holders, each once, the oldest first."""
     return list(dict.fromkeys(holder.uop for holder in holders()))

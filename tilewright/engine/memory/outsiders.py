@@ -1,4 +1,4 @@
-"""Who else reads memory that an update overwrites. In: the updates, and the requested values. Out: the buffers whose
+"""Other readers of memory that an update overwrites. In: the updates, and the requested values. Out: the buffers whose
 contents are kept, because the update goes to new memory; and values of outsiders to compute before it."""
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from tilewright.runtime.buffer import FileBuffer, buffer_of
 
 
 def find_pinned(assigns: list[UOp], wanted: list[UOp], makes_extra: bool = True) -> tuple[set[UOp], list[UOp]]:
-    """What outsiders can still read of the updated memory. An outside value that is computed from it is computed now,
-    along with the update. The contents of a buffer that an outsider only views are kept, and the update goes to new
-    memory; the same holds for values of outsiders where `makes_extra` is not set, and of a chain of updates the
-    versions that they read are kept. An update of a file goes to the file: values that read parts of it are computed
-    now, and the run copies what outsiders read whole. A reader of lost memory can never be computed, and is ignored."""
+    """The buffers whose contents must be kept, and the values of outsiders to compute with the updates. A value of an
+    outsider that reads updated memory is computed now, before the update. The contents of a buffer that an outsider
+    only views are kept, and the update goes to new memory; the same holds for values of outsiders where `makes_extra`
+    is not set, and of a chain of updates the versions that they read are kept. An update of a file goes to the file:
+    values that read parts of it are computed now, and the run copies what outsiders read whole. A reader of lost memory
+    can never be computed, and is ignored."""
     if not assigns:
         return set(), []
     asked = set(wanted)

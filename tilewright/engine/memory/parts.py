@@ -1,5 +1,5 @@
-"""What holds a value: a BUFFER node, or a MULTI of them where it is on several devices. In: a graph in which MULTI
-stands for such values; the buffers of their parts. Out: nodes of one device each, and what holds a value."""
+"""The node that holds a value: a BUFFER, or a MULTI of BUFFERs where it is on several devices. In: a graph with MULTI
+nodes; the buffers of their parts. Out: nodes of one device each; the node that holds a value."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def divide_outputs(outputs: tuple[UOp, ...]) -> tuple[Division, ...]:
 
 
 def join_parts(divisions: Sequence[Division], buffers: Sequence[UOp], values: Mapping[str, int]) -> list[UOp]:
-    """What holds each output, from the buffers of all parts in order; `values` are those of variables in sizes."""
+    """The node that holds each output, from the buffers of all parts in order; `values` are of the variables in
+    sizes."""
     remaining = iter(buffers)
     held: list[UOp] = []
     for nodes, arg in divisions:
@@ -44,14 +45,14 @@ def join_parts(divisions: Sequence[Division], buffers: Sequence[UOp], values: Ma
 
 
 def buffers_of(held: UOp) -> list[UOp]:
-    """The BUFFER nodes of what holds a value."""
+    """The BUFFERs of a node that holds a value."""
     root = stored_root(held)
     return [buffer for part in root.src for buffer in buffers_of(part)] if root.op is Ops.MULTI else [root]
 
 
 def has_contents(held: UOp) -> bool:
-    """Whether a holder still has the value: an update in place gives the memory of a BUFFER to a newer node. A holder
-    of an error keeps it."""
+    """Whether a BUFFER or MULTI still has its contents: an update in place gives the memory of a BUFFER to a newer
+    node. One that was lost by an error keeps the error."""
     if held.op is Ops.BUFFER:
         cache = held._cache
         return cache is not None and ("buffer" in cache or isinstance(cache.get("lost"), UserError))
@@ -59,7 +60,7 @@ def has_contents(held: UOp) -> bool:
 
 
 def exchange_buffers(held: UOp, exchange: Callable[[UOp], UOp]) -> UOp:
-    """A holder with other nodes in place of its BUFFERs."""
+    """A BUFFER or MULTI with other nodes in place of its BUFFERs."""
     if held.op is Ops.BUFFER:
         return exchange(held)
     return held.with_src(tuple(exchange_buffers(part, exchange) for part in held.src))
@@ -70,7 +71,7 @@ def held_buffer(node: UOp) -> UOp | None:
     while True:
         if node.op is Ops.BUFFER:
             return node
-        # Asked without a lock: what another thread exchanges meanwhile is looked up once.
+        # Read once, because no lock is held: another thread may replace it.
         held: UOp | None = node._cache.get("realized") if node._cache else None
         if held is not None and has_contents(held):
             return held
@@ -82,8 +83,8 @@ def held_buffer(node: UOp) -> UOp | None:
 
 
 def is_held(node: UOp) -> bool:
-    """Whether memory has the value already. Nodes are shared by all who write the same expression: one of them may have
-    updated that memory since, and the value has to be recomputed for the others."""
+    """Whether memory has the value already. Equal expressions share a node: where one of them has updated that memory,
+    the value has to be recomputed for the others."""
     held = node._cache.get("realized") if node._cache else None
     return held is not None and has_contents(held)
 
@@ -104,7 +105,7 @@ def layout_of(node: UOp) -> tuple[int | None, tuple[int, ...]]:
         node = node.src[0]
     held = held_buffer(node)
     if held is not None and held.op is Ops.MULTI and held.shape == node.shape:
-        node = held  # what memory has already need not be divided again
+        node = held  # it is divided already
     parts, arg = node.src, node.arg
     if node.op is not Ops.MULTI:
         from tilewright.schedule.shard import divide_graph

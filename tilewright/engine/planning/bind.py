@@ -27,7 +27,7 @@ class BoundGraph:
         self.buffers: list[UOp] = []  # behind the parameters
         self.assigns: list[UOp] = []  # the nodes that update memory, as the caller wrote them
         self.checks: list[UOp] = []  # the CHECK nodes by their numbers, as the caller wrote them
-        self.is_spread = False  # whether any value is on several devices
+        self.is_sharded = False  # whether any value is a MULTI
         self.values: dict[str, int] = {}  # of the variables in sizes
         self._params: dict[UOp, UOp] = {}  # of each buffer, in the same order
         self._bound: dict[UOp, UOp] = {}  # a node of the caller -> the node over parameters
@@ -41,7 +41,7 @@ class BoundGraph:
         for node in toposort(*outputs, stop=stop):
             if node not in bound:
                 bound[node] = made = self._bind(node)
-                self.is_spread |= made.op is Ops.MULTI
+                self.is_sharded |= made.op is Ops.MULTI
         self.outputs += tuple([bound[node] for node in outputs])
 
     @property
@@ -57,18 +57,18 @@ class BoundGraph:
 
     def relocated(self, schedule: Schedule) -> Schedule:
         """The schedule with the lines of this graph's caller. Nodes over parameters are shared by all callers that
-        wrote an equal graph and keep the line of the first; lines are passed on as objects, so that of an item tells
-        which node it was made for."""
+        wrote an equal graph and keep the line of the first. The line of an item is the same object as that of its node,
+        which tells for which node it was made."""
         lines = {id(made.line): node.line for node, made in self._bound.items() if made.line is not None}
         items = (replace(item, line=lines.get(id(item.line), item.line)) for item in schedule.items)
         return replace(schedule, items=tuple(items))
 
     def caller_lines(self) -> dict[UOp, tuple[str, int]]:
-        """The line of this graph's caller for each node over parameters that one made."""
+        """The caller's line of each node over parameters."""
         return {made: node.line for node, made in self._bound.items() if node.line is not None}
 
     def forget_nodes(self) -> None:
-        """Drops the caller's nodes, so that reference counts tell who else refers to them."""
+        """Drops the caller's nodes, so that their reference counts are those of others."""
         self.assigns.clear()
         self._bound.clear()
         self._held.clear()

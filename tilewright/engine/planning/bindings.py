@@ -16,9 +16,9 @@ _NONE: frozenset[tuple[str, int]] = frozenset()
 
 
 def parts_of_one_binding(nodes: Sequence[UOp]) -> list[UOp]:
-    """What to compute first, so that less remains that binds a variable twice: the sources of a node that agree in
-    themselves and not with each other, and requested values that do not agree. Nothing where all of it is in memory
-    and shapes alone disagree."""
+    """The nodes to compute first, so that fewer remain that bind a variable twice: sources of a node that are
+    consistent each but not together, and requested values that are not consistent together. None where all of them are
+    in memory and only shapes disagree."""
     wanted = [node for node in dict.fromkeys(nodes) if held_buffer(node) is None]
     found: dict[UOp, frozenset[tuple[str, int]] | None] = {}  # None where a variable has two values
     apart: dict[UOp, None] = {}

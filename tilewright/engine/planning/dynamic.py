@@ -1,5 +1,5 @@
-"""Kernels for sizes that a launch gives. In: the kernels of a plan. Out: which of them to compile: each as it is, or a
-dynamic one that others of its outline share, with the values of its variables.
+"""The choice between static and dynamic kernels. In: the kernels of a plan. Out: what to compile for each: the kernel
+as it is, or a dynamic one that others of its outline share, with the values of its variables.
 
 A program over sequences of any length has the same kernels at each, in other sizes. The first sizes are compiled as
 they are, which is the fastest code. Where more come, a kernel of little work becomes one whose sizes, strides and
@@ -17,7 +17,7 @@ from tilewright.engine.recent import KERNELS_PER_PLAN, RecentTable
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver
 
-if TYPE_CHECKING:  # a start that finds its plan on disk does without it
+if TYPE_CHECKING:  # a process that finds its plan on disk does not import it
     from tilewright.graph.kernels.outline import DynamicKernel, Outline
 
 # The number of plans with static kernels of an outline, each in other sizes, before a dynamic one is compiled.
@@ -129,7 +129,7 @@ def _dynamic_form(family: _Family, sink: UOp, outline: Outline, alike: list[tupl
 
 
 def bind_kernel(kernel: LoadedKernel, wanted: tuple[UOp, str], form: Form) -> LoadedKernel:
-    """A compiled form as the kernel that was wanted."""
+    """The kernel that was wanted, from its compiled form."""
     if form.values is None:
         return kernel
     return bound_kernel(kernel, wanted[0].arg.name, form.operations, form.bytes_moved, form.values)
@@ -143,7 +143,7 @@ def bound_kernel(
 
 
 def binding_of(kernel: LoadedKernel | None) -> Binding | None:
-    """What a stored schedule says of a kernel; None where that is the kernel as it is."""
+    """What a stored schedule keeps of a dynamic kernel; None for a static one."""
     if not isinstance(kernel, BoundKernel):
         return None
     return Binding(kernel.name, kernel.operations, kernel.bytes_moved, kernel.values)

@@ -21,10 +21,9 @@ Step = Callable[[Sequence[Any]], None]
 
 
 class Part(NamedTuple):
-    """One schedule of a list. `address` gives the memory of a slot, which the list keeps for all its runs; a slot in
-    `bound` is given its memory at each run: its index among the memories of the run, and the byte at which it begins
-    there. `values` are those of the variables in sizes; one in `given` is given its value at each run: its index among
-    the memories of the run."""
+    """One schedule of a list. `address` gives the memory of a slot for all runs of the list. The memory of a slot in
+    `bound` is given at each run: by its index among the memories of the run, and a byte offset. `values` are those of
+    the variables in sizes; the value of one in `given` is given at each run, by its index among the memories."""
 
     schedule: Schedule
     kernels: Sequence[LoadedKernel | None]
@@ -34,8 +33,8 @@ class Part(NamedTuple):
     given: Mapping[str, int]
 
     def handle(self, kernel: LoadedKernel, memories: Sequence[Any] = ()) -> Any:
-        """What is launched: a kernel with variables keeps the values of the recorded run until it is given others among
-        the memories of a run."""
+        """The handle to launch. Variables have the values of the recorded run, or those among the memories of this
+        run."""
         driver = open_driver(kernel.device)
         if not driver.variables_of(kernel.handle):
             return kernel.handle
@@ -69,7 +68,7 @@ class Part(NamedTuple):
         ]
 
     def copy(self, item: Item) -> Step:
-        """A copy from one device to another. It refers to the memory alone that it is not given at each run."""
+        """A copy from one device to another. It keeps only memory that is not given at each run."""
         target, source = item.slots
         to, origin = self.schedule.slots[target], self.schedule.slots[source]
         bound = self.bound
@@ -88,7 +87,7 @@ class Part(NamedTuple):
 
 
 def run_watched(part: Part, number: int, memories: Sequence[Any] = ()) -> float:
-    """Runs one item of a schedule alone and tells how long it took, in seconds, which it returns."""
+    """Runs one item of a schedule alone; emits and returns the seconds that it took."""
     item, kernel = part.schedule.items[number], part.kernels[number]
     driver = open_driver(item.device)
     if kernel is not None:
@@ -119,8 +118,8 @@ class LaunchList:
         variables: Sequence[str] = (),
         exclusive: frozenset[int] = frozenset(),
     ) -> None:
-        """`slots` are those whose buffers, after them all arenas, and after these the values of `variables`, are the
-        memories of a run. Those at the indices in `exclusive` are shared with no other memory."""
+        """The memories of a run are the buffers of `slots`, then all arenas, then the values of `variables`. Those at
+        the indices in `exclusive` are not shared with any other memory."""
         self.steps: list[Step] = []
         self.slots = slots
         self.variables = variables
@@ -166,8 +165,8 @@ def _wait_for(device: str) -> Step:
 
 
 def work_of(kernels: Iterable[LoadedKernel | None]) -> tuple[int, int, int, float]:
-    """What `GlobalCounters` notes of one run: the number of kernels, their operations, the bytes that they move, and
-    the seconds where they were measured."""
+    """What `GlobalCounters` adds for one run: the number of kernels, their operations, the bytes that they move, and 0
+    seconds, as they are not measured here."""
     ran = [kernel for kernel in kernels if kernel is not None]
     operations, moved = sum(kernel.operations for kernel in ran), sum(kernel.bytes_moved for kernel in ran)
     return len(ran), operations, moved, 0.0

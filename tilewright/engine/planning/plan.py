@@ -1,4 +1,4 @@
-"""What to run for a graph. In: a graph over PARAMs, as `BoundGraph` holds it. Out: a `Plan`: its schedule and kernels.
+"""The plan of a graph. In: a graph over PARAMs, as `BoundGraph` holds it. Out: a `Plan`: its schedule and kernels.
 
 known in this process    the structure of the graph was planned before, under the same options
 known on this machine    an earlier process stored the schedule: nothing is scheduled, kernels are loaded
@@ -72,7 +72,7 @@ class Structure(NamedTuple):
     pinned: frozenset[int]
 
 
-# One thread at a time makes plans: it has the compilers for itself. Nobody who holds it waits for kernels that run.
+# One thread at a time makes plans, with all compilers. It does not wait for running kernels while it holds this lock.
 planning = renewed_lock()
 _schedules: RecentTable[tuple[object, ...], Schedule] = RecentTable()
 _plans: RecentTable[tuple[object, ...], Plan] = RecentTable()
@@ -125,7 +125,7 @@ def schedule_graph(structure: Structure, bound: BoundGraph | None = None) -> Sch
     found = _schedules.get(key)
     is_cached = found is not None
     if found is None:
-        # A start that finds every schedule on disk does without this.
+        # A process that finds every schedule on disk does not import this.
         from tilewright.schedule.pipeline import schedule
 
         found = schedule(*structure, _target_of)
@@ -157,7 +157,7 @@ def _compiled(schedule: Schedule, workers: Workers, may_share: bool) -> tuple[Lo
         sinks = [(form.sink, device) for form, (_, device) in zip(forms, wanted, strict=True)]
         compiled = compile_kernels(sinks, workers)
     except KernelDifferenceError as error:
-        # The kernel may be that of several lines; the first of this schedule is where the user meets it.
+        # The kernel may come from several lines; the error shows the first of this schedule.
         lines = [item.line for item in schedule.items if item.ast is not None and item.ast.arg.name == error.kernel]
         error.location = next(filter(None, lines), error.location)
         raise
@@ -166,7 +166,7 @@ def _compiled(schedule: Schedule, workers: Workers, may_share: bool) -> tuple[Lo
 
 
 def _load_plan(stored_key: str, structure: Structure, may_share: bool) -> Plan | None:
-    """None where the disk lacks the schedule, or any of its kernels, or has dynamic ones that are not wanted."""
+    """The stored plan; None where the schedule or one of its kernels is not on disk, or is dynamic and may not be."""
     with stage_timer("cache"):
         found = read_schedule(stored_key, structure.params, structure.outputs, structure.device)
     if found is None:
@@ -185,7 +185,7 @@ def _load_plan(stored_key: str, structure: Structure, may_share: bool) -> Plan |
 
 
 def _store_plan(stored_key: str, plan: Plan) -> None:
-    """Where other processes will find every kernel."""
+    """Stores a plan whose kernels are all stored."""
     keys = [None if kernel is None else kernel.stored_key for kernel in plan.kernels]
     if all(key is not None or kernel is None for key, kernel in zip(keys, plan.kernels, strict=True)):
         with stage_timer("cache"):

@@ -26,8 +26,8 @@ KernelKeys = tuple[str | None, ...]
 
 
 class Binding(NamedTuple):
-    """What an item says of its kernel where that is a dynamic one: the name and the work of the kernel that it stands
-    for, and the values of its variables."""
+    """An item's use of a dynamic kernel: the name and the work of the static kernel that it replaces, and the values of
+    its variables."""
 
     name: str
     operations: int
@@ -146,8 +146,8 @@ def _starts_fit(item: Item, slots: Sequence[Slot], kernel: str | None) -> bool:
     return all(0 <= start < max(slots[slot].nbytes, 1) for slot, start in pairs)
 
 
-# Fields that are plain values, so that one which a record is given later is stored as well. A line belongs to the
-# process that ran it, and a kernel is found by its key.
+# All fields of plain values, read from the records so that a new field is stored too. A line belongs to the process
+# that ran it, and a kernel is found by its key.
 _ITEM_FIELDS = [name for name in field_names(Item) if name not in ("ast", "line", "reads", "writes")]
 _PLAN_FIELDS = [name for name in field_names(Schedule) if name not in ("items", "slots")]
 

@@ -19,19 +19,8 @@ from collections.abc import Sequence
 from tilewright.base.dtype import dtypes
 from tilewright.base.records import NamedTuple, record
 from tilewright.base.target import TensorCore
-from tilewright.graph.kernels.tiles import (
-    FLOAT,
-    PAIR,
-    QUAD,
-    Matrix,
-    Product,
-    TileBuilder,
-    after,
-    barrier,
-    end,
-    load,
-    number,
-)
+from tilewright.graph.kernels.nodes import after, barrier, end, load, store
+from tilewright.graph.kernels.tiles import FLOAT, PAIR, QUAD, Matrix, Product, TileBuilder, number
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp, index_const
@@ -167,7 +156,7 @@ def forward_kernel(
 
     maximum, total, result = (tiles.register(size) for size in (2, 2, features // 2))
     maximum, total = (
-        after(each, end(tiles.store(each, half, number(start)), half))
+        after(each, end(store(each, half, number(start)), loops=(half,)))
         for each, start in ((maximum, MINUS_INFINITY), (total, 0.0))
     )
     before = load(after(maximum, step), half)
@@ -178,29 +167,28 @@ def forward_kernel(
     rescale = (before * factor - base).alu(Ops.EXP2)
     weighted = tiles.multiply_held(weights, product, value_tile, columns, features)
     held = weighted.columns[0] * 4 + half * 2 + weighted.columns[1]
-    started = end(tiles.store(result, held, number(0.0)), half, *weighted.columns)
+    started = end(store(result, held, number(0.0)), loops=(half, *weighted.columns))
     result = after(result, started)
     update = UOp(
         Ops.GROUP,
         dtypes.void,
         (
-            end(tiles.store(after(maximum, step), half, largest), half),
+            end(store(after(maximum, step), half, largest), loops=(half,)),
             end(
-                tiles.store(
+                store(
                     after(total, step),
                     half,
                     load(after(total, step), half) * rescale + tiles.fold_row(Ops.ADD, weights, product.columns),
                 ),
-                half,
+                loops=(half,),
             ),
             end(
-                tiles.store(after(result, step), held, load(after(result, step), held) * rescale + weighted.value),
-                half,
-                *weighted.columns,
+                store(after(result, step), held, load(after(result, step), held) * rescale + weighted.value),
+                loops=(half, *weighted.columns),
             ),
         ),
     )
-    done = end(update, step)
+    done = end(update, loops=(step,))
     maximum, total, result = (
         load(after(each, done), at) for each, at in ((maximum, half), (total, half), (result, held))
     )
@@ -209,17 +197,14 @@ def forward_kernel(
     at = grid.matrix(out, call.steps[RESULT], grid.head, call.queries)
     position = at.start + row * at.step + weighted.column
     stores = end(
-        tiles.store(out, position, (number(1.0) / total * result).cast(out.dtype), *valid),
-        half,
-        *weighted.columns,
-        tiles.thread,
-        *grid.axes,
+        store(out, position, (number(1.0) / total * result).cast(out.dtype), *valid),
+        loops=(half, *weighted.columns, tiles.thread, *grid.axes),
     )
     lowest = maximum.eq(number(MINUS_INFINITY)).where(number(0.0), maximum)
     logarithm = lowest * factor + total.alu(Ops.LOG2)
     row_position = row_number(call, grid, grid.head, row)
     is_first = (tiles.thread % QUAD).eq(0)
-    sums = end(tiles.store(logsumexp, row_position, logarithm, is_first, *valid), half, tiles.thread, *grid.axes)
+    sums = end(store(logsumexp, row_position, logarithm, is_first, *valid), loops=(half, tiles.thread, *grid.axes))
     return UOp(Ops.SINK, dtypes.void, (stores, sums), KernelInfo("attention_forward", ()))
 
 

@@ -32,7 +32,8 @@ from tilewright.graph.kernels.attention import (
     stage_each,
     stage_once,
 )
-from tilewright.graph.kernels.tiles import FLOAT, PAIR, QUAD, Matrix, Product, TileBuilder, end, load
+from tilewright.graph.kernels.nodes import end, load, store
+from tilewright.graph.kernels.tiles import FLOAT, PAIR, QUAD, Matrix, Product, TileBuilder
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp, index_const
@@ -139,5 +140,5 @@ def _store(tiles: TileBuilder, grid: Grid, matrix: Matrix, total: Product, facto
     position = matrix.start + grid.row * matrix.step + total.column
     valid = (grid.row < matrix.rows,) if matrix.rows % tiles.rows else ()
     value = (total.value * factor).cast(matrix.memory.dtype)
-    store = tiles.store(matrix.memory, position, value, *valid)
-    return end(store, tiles.half, *total.columns, tiles.thread, *grid.axes)
+    stored = store(matrix.memory, position, value, *valid)
+    return end(stored, loops=(tiles.half, *total.columns, tiles.thread, *grid.axes))

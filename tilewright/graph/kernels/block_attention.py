@@ -18,7 +18,7 @@ from tilewright.base.dtype import DType, dtypes
 from tilewright.base.records import NamedTuple, record
 from tilewright.graph.kernels.attention import LOG2_E, MINUS_INFINITY, base_two
 from tilewright.graph.kernels.block_builder import BASED, FOLDED, SCORED, SUMMED, WEIGHED, Builder, Rows
-from tilewright.graph.kernels.tiles import after, barrier, end, load
+from tilewright.graph.kernels.nodes import after, barrier, end, load, store
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.spec import Op
@@ -229,25 +229,25 @@ def forward_kernel(
     found = at.products(queries, panels, keys, call.features, call.width)
     score = at.masked(found.value, found.row, keys.start + found.column, mask)
     scores = after(scores, step)
-    scored = end(build.store(scores, found.row * call.columns + found.column, score), *found.loops)
+    scored = end(store(scores, found.row * call.columns + found.column, score), loops=found.loops)
     scores = after(scores, barrier(SCORED, scored))
     of_rows = RowSums(maximum, total, rescale, folded, base)
     softmax, weights = _softmax(at, keys, state, step, scores, of_rows)
     update = weighted_sum(
         at, call.value_tile, keys, weights, value, width, (after(result, step), after(rescale, softmax))
     )
-    done = end(update, step)
+    done = end(update, loops=(step,))
 
     maximum, total, result = (after(each, done) for each in (maximum, total, result))
     row, part, lane = build.over(call.rows), build.over(width // call.lanes), build.tile(call.lanes)
     column = part * call.lanes + lane
     quotient = load(result, row * width + column) / load(total, row)
     position = (head * call.queries + rows.first + row) * width + column
-    stored = end(build.store(out, position, quotient, *rows.valid(row)), row, part, lane, *axes)
+    stored = end(store(out, position, quotient, *rows.valid(row)), loops=(row, part, lane, *axes))
     row = build.over(call.rows)
     logarithm = _base(build, load(maximum, row)) + load(total, row).alu(Ops.LOG2)
     position = head * call.queries + rows.first + row
-    sums = end(build.store(logsumexp, position, logarithm, *rows.valid(row)), row, *axes)
+    sums = end(store(logsumexp, position, logarithm, *rows.valid(row)), loops=(row, *axes))
     return UOp(Ops.SINK, dtypes.void, (stored, sums), KernelInfo("attention_blocks", ()))
 
 
@@ -276,7 +276,7 @@ def _softmax(
         number, own = build.over(STRIP // FOLDED_ROWS), build.tile(FOLDED_ROWS)
         inner = number * FOLDED_ROWS + own
         place, loops = elements(first + inner)
-        return end(build.store(folded, inner, build.fold(op, load(memory, place), *loops)), number, own)
+        return end(store(folded, inner, build.fold(op, load(memory, place), *loops)), loops=(number, own))
 
     tallest = after(folded, barrier(FOLDED, fold_rows(Ops.MAX, scores, folded)))
     lane = build.tile(STRIP)
@@ -285,25 +285,25 @@ def _softmax(
     largest = before.maximum(load(tallest, lane))
     base = _base(build, largest)
     stores = [
-        build.store(maximum, first + lane, largest),
-        build.store(bases, lane, base),
-        build.store(rescale, first + lane, (before - base).alu(Ops.EXP2)),
+        store(maximum, first + lane, largest),
+        store(bases, lane, base),
+        store(rescale, first + lane, (before - base).alu(Ops.EXP2)),
     ]
-    based = barrier(BASED, end(UOp(Ops.GROUP, dtypes.void, tuple(stores)), lane))
+    based = barrier(BASED, end(*stores, loops=(lane,)))
     inner = build.over(STRIP)
     place, loops = elements(first + inner)
     weights = (load(scores, place) - load(after(bases, based), inner)).alu(Ops.EXP2)
-    weighed = after(scores, barrier(WEIGHED, end(build.store(scores, place, weights), *loops, inner)))
+    weighed = after(scores, barrier(WEIGHED, end(store(scores, place, weights), loops=(*loops, inner))))
     sums = after(tallest, barrier(FOLDED, fold_rows(Ops.ADD, weighed, after(tallest, based))))
     lane, total = build.tile(STRIP), after(of_rows.total, step, strip)
     rescaled = load(total, first + lane) * load(after(rescale, based), first + lane)
-    effects = [end(build.store(total, first + lane, rescaled + load(sums, lane)), lane)]
+    effects = [end(store(total, first + lane, rescaled + load(sums, lane)), loops=(lane,))]
     if state is not None:
         inner = build.over(STRIP)
         place, loops = elements(first + inner)
         kept = at.kept(state, first + inner, keys.start + place - (first + inner) * call.columns)
-        effects.append(end(build.store(weighed, place, load(weighed, place) * kept), *loops, inner))
-    done = barrier(SUMMED, end(UOp(Ops.GROUP, dtypes.void, tuple(effects)), strip))
+        effects.append(end(store(weighed, place, load(weighed, place) * kept), loops=(*loops, inner)))
+    done = barrier(SUMMED, end(*effects, loops=(strip,)))
     return done, after(scores, done)
 
 
@@ -328,7 +328,7 @@ def weighted_sum(
     added = build.fold(Ops.ADD, load(weights, row * call.columns + key) * load(values, start + column), key)
     before = load(memory, row * width + column)
     scaled = before if factors is None else before * load(factors, row)
-    return end(build.store(memory, row * width + column, scaled + added), strip, number, part, own, lane)
+    return end(store(memory, row * width + column, scaled + added), loops=(strip, number, part, own, lane))
 
 
 def _base(build: Builder, maximum: UOp) -> UOp:

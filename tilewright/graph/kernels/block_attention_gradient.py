@@ -28,7 +28,7 @@ from tilewright.graph.kernels.block_attention import (
     weighted_sum,
 )
 from tilewright.graph.kernels.block_builder import SCORED, SLOPED, Builder, Rows
-from tilewright.graph.kernels.tiles import after, barrier, end, load
+from tilewright.graph.kernels.nodes import after, barrier, end, load, store
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp, index_const
@@ -100,7 +100,7 @@ def gradient_kernel(
     score = at.masked(found.value * build.number(LOG2_E), found.row, keys.start + found.column, mask)
     weight = (score - load(sums, found.row)).alu(Ops.EXP2)
     weights, slopes = after(weights, step), after(slopes, step)
-    scored = end(build.store(weights, found.row * call.columns + found.column, weight), *found.loops)
+    scored = end(store(weights, found.row * call.columns + found.column, weight), loops=found.loops)
     weights = after(weights, barrier(SCORED, scored))
     found = at.products(gradients, value_panels, keys, call.value_features, call.value_width)
     position = found.row * call.columns + found.column
@@ -109,9 +109,9 @@ def gradient_kernel(
     if state is not None:
         kept = at.kept(state, found.row, keys.start + found.column)
         slope = slope * kept
-        effects.append(build.store(weights, position, weight * kept))
-    effects.append(build.store(slopes, position, weight * (slope - load(deltas, found.row))))
-    sloped = barrier(SLOPED, end(UOp(Ops.GROUP, dtypes.void, tuple(effects)), *found.loops))
+        effects.append(store(weights, position, weight * kept))
+    effects.append(store(slopes, position, weight * (slope - load(deltas, found.row))))
+    sloped = barrier(SLOPED, end(*effects, loops=found.loops))
     weights, slopes = after(weights, sloped), after(slopes, sloped)
 
     updates = [
@@ -121,13 +121,13 @@ def gradient_kernel(
             at, call.value_tile, keys, weights, gradients, call.value_width, after(outputs[1], *axes[2:], step)
         ),
     ]
-    done = end(UOp(Ops.GROUP, dtypes.void, tuple(updates)), step)
+    done = end(*updates, loops=(step,))
     row, part, lane = build.over(call.rows), build.over(call.width // call.lanes), build.tile(call.lanes)
     column = part * call.lanes + lane
     value = load(after(total, done), row * call.width + column) * build.number(call.scale)
     start = number * (call.batch * call.heads * call.queries) + first + rows.first + row
-    stored = build.store(query_out, start * call.width + column, value, *rows.valid(row))
-    stored = end(stored, row, part, lane, block, head, number, key_head)
+    stored = store(query_out, start * call.width + column, value, *rows.valid(row))
+    stored = end(stored, loops=(row, part, lane, block, head, number, key_head))
     return UOp(Ops.SINK, dtypes.void, (stored,), KernelInfo("attention_block_gradients", ()))
 
 
@@ -147,4 +147,4 @@ def _transposed_sum(at: Scores, tile: Tile, keys: KeyBlock, left: UOp, right: UO
     added = build.fold(Ops.ADD, load(left, row * call.columns + key) * load(right, row * width + column), step)
     position = (at.key_head * padded_keys(call) + keys.start + key) * width + column
     value = load(memory, position) + added
-    return end(build.store(memory, position, value), panel, number, part, own, lane)
+    return end(store(memory, position, value), loops=(panel, number, part, own, lane))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.records import NamedTuple
-from tilewright.graph.kernels.tiles import after, barrier, end, load, place
+from tilewright.graph.kernels.nodes import after, barrier, end, load, store
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, const, index_const
@@ -56,14 +56,11 @@ class Builder:
     def fold(self, op: Op, value: UOp, *axes: UOp) -> UOp:
         return UOp(Ops.REDUCE, self.dtype, (value, *axes), op)
 
-    def store(self, memory: UOp, position: UOp, value: UOp, *valid: UOp) -> UOp:
-        return UOp(Ops.STORE, dtypes.void, (place(memory, position, *valid), value))
-
     def filled(self, memory: UOp, start: UOp, size: int, lanes: int, value: float, *loops: UOp) -> UOp:
         """The memory in an iteration of the loops, with `size` elements from `start` on equal to the value."""
         step, lane = self.over(size // lanes), self.tile(lanes)
-        effect = self.store(after(memory, *loops), start + step * lanes + lane, self.number(value))
-        return after(memory, barrier(FILLED, end(effect, step, lane)))
+        effect = store(after(memory, *loops), start + step * lanes + lane, self.number(value))
+        return after(memory, barrier(FILLED, end(effect, loops=(step, lane))))
 
     def copied(
         self,
@@ -83,5 +80,5 @@ class Builder:
         scaled = value if scale == 1 else value * self.number(scale)
         for is_row in rows.valid(row) if last else ():
             scaled = is_row.where(scaled, self.number(last))
-        effect = self.store(after(memory, *rows.loops), row * width + column, scaled)
-        return after(memory, barrier(FILLED, end(effect, row, step, lane)))
+        effect = store(after(memory, *rows.loops), row * width + column, scaled)
+        return after(memory, barrier(FILLED, end(effect, loops=(row, step, lane))))

@@ -14,11 +14,11 @@ from tilewright.graph import build
 from tilewright.graph.kernels.nodes import (
     GROUP_THREADS,
     MAX_KERNELS,
+    after,
     call,
     end,
     load,
     loop,
-    memory,
     param,
     register,
     store,
@@ -76,12 +76,12 @@ def in_blocks(size: int, block: Callable[[UOp, int, UOp | None], UOp]) -> UOp:
 
 
 class Place(NamedTuple):
-    """The indices of a thread's matrix, part and column, and whether the column exists."""
+    """The indices of a thread's matrix, part and column, and the condition that the column exists, if it may not."""
 
     matrix: UOp
     part: UOp
     column: UOp
-    is_inside: UOp | None
+    valid: tuple[UOp, ...]
 
     def loops(self) -> tuple[UOp, ...]:
         return tuple(dict.fromkeys((*self.matrix.ranges, *self.part.ranges, *self.column.ranges)))
@@ -94,7 +94,7 @@ def place_of(outer: int, parts: int, inner: int) -> Place:
     # Rows narrower than a work-group share one.
     shared = max(count for count in range(1, GROUP_THREADS // threads + 1) if outer % count == 0)
     matrix = loop(outer // shared, 0) * shared + loop(shared, 4, AxisType.LOCAL)
-    return Place(matrix, loop(parts, 1), column, column < inner if inner % threads else None)
+    return Place(matrix, loop(parts, 1), column, (column < inner,) if inner % threads else ())
 
 
 @functools.lru_cache(MAX_KERNELS)
@@ -108,23 +108,22 @@ def column_kernel(op: Op, types: Dtypes, shape: Sizes, parts: int, is_backwards:
         is_later = place.part > 0
         number = parts - place.part if is_backwards else place.part - 1
         at = (place.matrix * parts + number.maximum(0).minimum(parts - 1)) * inner + place.column
-        is_read = is_later if place.is_inside is None else place.is_inside & is_later
-        before = load(param(2, types.carrier, outer * parts * inner), at, is_read)
+        before = load(param(2, types.carrier, outer * parts * inner), at, *place.valid, is_later)
         begin = is_later.where(before, begin)
     total = register(0, begin, *place.loops())
 
     def block(start: UOp, length: int, done: UOp | None) -> UOp:
-        held = memory(total, *((done,) if done is not None else ()), *start.ranges)
+        held = after(total, *((done,) if done is not None else ()), *start.ranges)
         before, elements = load(held, zero), []
         for step in range(length):
             row = place.part * rows + start + step
             index = (place.matrix * size + (size - 1 - row if is_backwards else row)) * inner + place.column
-            elements.append((index, load(x, index, place.is_inside).cast(types.carrier)))
+            elements.append((index, load(x, index, *place.valid).cast(types.carrier)))
         stores, prefix = [], None
         for index, value in elements:  # a block's prefix has less rounding error than a sum of all elements before
             prefix = value if prefix is None else prefix.alu(op, value)
             running = before.alu(op, prefix)
-            stores.append(store(out, index, running.cast(types.result), place.is_inside))
+            stores.append(store(out, index, running.cast(types.result), *place.valid))
         return UOp(Ops.GROUP, dtypes.void, (*stores, store(held, zero, running)))
 
     return sink(op, in_blocks(rows, block), 1)
@@ -152,16 +151,16 @@ def extreme_kernel(op: Op, dtype: DType, carrier: DType, shape: Sizes) -> UOp:
 
     def block(start: UOp, length: int, done: UOp | None) -> UOp:
         before = (done,) if done is not None else ()
-        held, held_index = (memory(each, *before, *start.ranges) for each in (best, found))
+        held, held_index = (after(each, *before, *start.ranges) for each in (best, found))
         extreme, number = load(held, zero), load(held_index, zero)
         positions = [(place.matrix * size + start + step) * inner + place.column for step in range(length)]
-        elements = [load(x, position, place.is_inside).cast(carrier) for position in positions]
+        elements = [load(x, position, *place.valid).cast(carrier) for position in positions]
         stores = []
         for step, (position, value) in enumerate(zip(positions, elements, strict=True)):
             is_new = replaces(value, extreme)
             extreme, number = is_new.where(value, extreme), is_new.where((start + step).cast(INDEX), number)
-            stores.append(store(values, position, extreme.cast(dtype), place.is_inside))
-            stores.append(store(indices, position, number, place.is_inside))
+            stores.append(store(values, position, extreme.cast(dtype), *place.valid))
+            stores.append(store(indices, position, number, *place.valid))
         return UOp(Ops.GROUP, dtypes.void, (*stores, store(held, zero, extreme), store(held_index, zero, number)))
 
     return sink(op, in_blocks(size, block), 2)

@@ -17,6 +17,7 @@ from tilewright.base.records import NamedTuple
 from tilewright.graph.ops import Axis, AxisType, Ops
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, index_const
+from tilewright.graph.walk import size_of
 
 # Terms that one accumulator adds, or at most twice as many. A block of torch's sum of 2**16 terms has the same number.
 TERMS = 16
@@ -41,14 +42,14 @@ def plan_levels(reduce: UOp, loops: Sequence[UOp], terms: int | None = None) -> 
     if reduce.arg is not Ops.ADD or not reduce.dtype.is_float or not loops:
         return None
     if terms is None:
-        terms = math.prod(_size(axis) for axis in reduce.src[1:] if axis.arg.kind is AxisType.UNROLL)
+        terms = math.prod(size_of(axis) for axis in reduce.src[1:] if axis.arg.kind is AxisType.UNROLL)
     limit = CONTRACTION_TERMS if is_contraction(reduce) else TERMS
-    if terms * math.prod(map(_size, loops)) <= 2 * limit:
+    if terms * math.prod(map(size_of, loops)) <= 2 * limit:
         return None
     exchanges: dict[UOp, UOp] = {}
     levels: list[list[UOp]] = [[]]
     for axis in reversed(loops):
-        lengths, begins = _divide(_size(axis), terms, limit)
+        lengths, begins = _divide(size_of(axis), terms, limit)
         terms = lengths[-1] * (1 if begins[-1] else terms)
         pieces = _split(axis, lengths)
         for piece, is_first in zip(pieces, begins, strict=True):
@@ -71,11 +72,6 @@ def is_contraction(reduce: UOp) -> bool:
     if value.op is not Ops.MUL or any(closed.isdisjoint(factor.ranges) for factor in value.src):
         return False
     return any(axis not in factor.ranges for factor in value.src for axis in reduce.ranges)
-
-
-def _size(axis: UOp) -> int:
-    """The number of iterations; the maximum where it is an expression."""
-    return int(axis.src[0].arg) if axis.src[0].is_const else int(axis.vmax) + 1
 
 
 def _divide(size: int, terms: int, limit: int) -> tuple[list[int], list[bool]]:

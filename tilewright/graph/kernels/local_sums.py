@@ -17,12 +17,12 @@ from tilewright.graph.kernels.nodes import (
     GROUP_THREADS,
     MAX_KERNELS,
     MAX_THREADS,
+    after,
     barrier,
     call,
     end,
     load,
     loop,
-    memory,
     param,
     place,
     ranges,
@@ -136,7 +136,7 @@ def local_sum_kernel(is_spread: bool, shape: Shape, count: int, dtype: DType, pl
     cells = plan.slabs * own_outputs * plan.columns
     greatest = UOp(Ops.DEFINE_LOCAL, MAGNITUDE, (), ParamArg(0, cells))
     totals = UOp(Ops.DEFINE_LOCAL, TOTAL, (), ParamArg(1, cells))
-    started = around and (barrier(*around, number=0),)
+    started = around and (barrier(0, *around),)
 
     def each(elements: int, number: int, most: int = TOGETHER) -> tuple[UOp, UOp, tuple[UOp, ...]]:
         """The elements of this thread, `most` at a time: their index, whether it is in range, and the loops."""
@@ -166,21 +166,21 @@ def local_sum_kernel(is_spread: bool, shape: Shape, count: int, dtype: DType, pl
     cell, is_cell, loops = each(cells, 4)
     cell = cell.minimum(cells - 1)
     emptied = end(
-        store(memory(greatest, *started), cell, const(MAGNITUDE, 0), is_cell),
-        store(memory(totals, *started), cell, const(TOTAL, 0), is_cell),
+        store(after(greatest, *started), cell, const(MAGNITUDE, 0), is_cell),
+        store(after(totals, *started), cell, const(TOTAL, 0), is_cell),
         loops=loops,
     )
-    met = barrier(emptied, number=1)
-    greatest, totals = memory(greatest, met), memory(totals, met)
+    met = barrier(1, emptied)
+    greatest, totals = after(greatest, met), after(totals, met)
     value, cell, valid, loops = term(6)
-    held = place(memory(greatest, *ranges(*loops[:2])), cell, valid)
+    held = place(after(greatest, *ranges(*loops[:2])), cell, valid)
     raised = end(UOp(Ops.STORE, dtypes.void, (held, magnitude_of(value)), Ops.MAX), loops=loops)
-    greatest = memory(greatest, barrier(raised, number=2))
+    greatest = after(greatest, barrier(2, raised))
     value, cell, valid, loops = term(8)
     added = fixed_point(value, load(greatest, cell, valid), rows)
-    held = place(memory(totals, *ranges(*loops[:2])), cell, valid)
+    held = place(after(totals, *ranges(*loops[:2])), cell, valid)
     summed = end(UOp(Ops.STORE, dtypes.void, (held, added), Ops.ADD), loops=loops)
-    totals = memory(totals, barrier(summed, number=3))
+    totals = after(totals, barrier(3, summed))
     # Unrolled: a loop that only stores results would become an axis of the grid.
     cell, is_cell, _ = each(cells, 10, cells)
     column, own = cell % plan.columns, cell // plan.columns % own_outputs

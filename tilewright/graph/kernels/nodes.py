@@ -3,6 +3,8 @@ slots. Out: nodes. `sorting.py`, `scanning.py` and others build kernels with the
 
 from __future__ import annotations
 
+import functools
+
 from tilewright.base.dtype import DType, dtypes
 from tilewright.graph.kernels.custom import CustomKernel, output_node
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
@@ -45,22 +47,24 @@ def param(slot: int, dtype: DType, size: int) -> UOp:
     return UOp(Ops.PARAM, dtype, (), ParamArg(slot, size))
 
 
-def memory(version: UOp, *earlier: UOp) -> UOp:
+def after(version: UOp, *earlier: UOp) -> UOp:
     """A version of memory: after effects, or in each iteration of loops."""
     kept = tuple(each for each in earlier if each.op is not Ops.CONST)
     return UOp(Ops.AFTER, version.dtype, (version, *kept)) if kept else version
 
 
-def place(version: UOp, index: UOp, mask: UOp | None = None) -> UOp:
-    return UOp(Ops.INDEX, version.dtype, (version, index) if mask is None else (version, index, mask))
+def place(version: UOp, index: UOp, *valid: UOp) -> UOp:
+    """An element of memory, masked by the conjunction of `valid`."""
+    mask = (functools.reduce(lambda one, other: one & other, valid),) if valid else ()
+    return UOp(Ops.INDEX, version.dtype, (version, index, *mask))
 
 
-def load(version: UOp, index: UOp, mask: UOp | None = None) -> UOp:
-    return UOp(Ops.LOAD, version.dtype, (place(version, index, mask),))
+def load(version: UOp, index: UOp, *valid: UOp) -> UOp:
+    return UOp(Ops.LOAD, version.dtype, (place(version, index, *valid),))
 
 
-def store(version: UOp, index: UOp, value: UOp, mask: UOp | None = None) -> UOp:
-    return UOp(Ops.STORE, dtypes.void, (place(version, index, mask), value))
+def store(version: UOp, index: UOp, value: UOp, *valid: UOp) -> UOp:
+    return UOp(Ops.STORE, dtypes.void, (place(version, index, *valid), value))
 
 
 def end(*effects: UOp, loops: tuple[UOp, ...]) -> UOp:
@@ -69,8 +73,8 @@ def end(*effects: UOp, loops: tuple[UOp, ...]) -> UOp:
     return UOp(Ops.END, dtypes.void, (joined, *closed)) if closed else joined
 
 
-def barrier(*sources: UOp, number: int) -> UOp:
-    return UOp(Ops.BARRIER, dtypes.void, sources, number)
+def barrier(number: int, *earlier: UOp) -> UOp:
+    return UOp(Ops.BARRIER, dtypes.void, earlier, number)
 
 
 def as_index(value: UOp, size: int) -> UOp:
@@ -87,4 +91,4 @@ def threads_over(size: int, threads: int, number: int = 0) -> UOp:
 
 def register(slot: int, value: UOp, *loops: UOp) -> UOp:
     made = UOp(Ops.DEFINE_REG, value.dtype, (), ParamArg(slot, 1))
-    return memory(made, store(memory(made, *loops), index_const(0), value))
+    return after(made, store(after(made, *loops), index_const(0), value))

@@ -15,13 +15,13 @@ from tilewright.base.target import Target
 from tilewright.graph import build
 from tilewright.graph.kernels.nodes import (
     MAX_KERNELS,
+    after,
     as_index,
     barrier,
     call,
     end,
     load,
     loop,
-    memory,
     param,
     place,
     ranges,
@@ -144,18 +144,18 @@ def count_kernel(dtype: DType, rows: int, size: int, width: int, threads: int, o
     out, keys = param(0, _COUNT, rows * values * blocks), param(1, dtype, rows * size)
     shift = load(param(2, _COUNT, 1), index_const(0))
     held = _local(0, _COUNT, values)
-    started = ranges(row, block) and (barrier(*ranges(row, block), number=0),)
+    started = ranges(row, block) and (barrier(0, *ranges(row, block)),)
     is_value = thread < values
     cell = thread % values
-    emptied = end(store(memory(held, *started), cell, const(_COUNT, 0), is_value), loops=(thread,))
-    held = memory(held, barrier(emptied, number=1))
+    emptied = end(store(after(held, *started), cell, const(_COUNT, 0), is_value), loops=(thread,))
+    held = after(held, barrier(1, emptied))
     item = loop(own, 3)
     at = block * (threads * own) + item * threads + thread
     inside = at < size
     value = as_index(_digit(load(keys, row * size + at, inside), shift, width), values)
-    counted = UOp(Ops.STORE, dtypes.void, (place(memory(held, item), value, inside), const(_COUNT, 1)), Ops.ADD)
-    met = barrier(end(counted, loops=(item, thread)), number=2)
-    effect = store(out, (row * values + cell) * blocks + block, load(memory(held, met), cell), is_value)
+    counted = UOp(Ops.STORE, dtypes.void, (place(after(held, item), value, inside), const(_COUNT, 1)), Ops.ADD)
+    met = barrier(2, end(counted, loops=(item, thread)))
+    effect = store(out, (row * values + cell) * blocks + block, load(after(held, met), cell), is_value)
     return UOp(Ops.SINK, dtypes.void, (effect,), KernelInfo("count_digits", (), fills=(0,)))
 
 
@@ -179,7 +179,7 @@ def place_kernel(dtype: DType, rows: int, size: int, width: int, threads: int, o
     counters = _local(0, _COUNTER, _counters(values, threads))
     totals, sides, begins = _local(1, _COUNT, threads), _local(2, _COUNT, threads // SIDE), _local(3, _COUNT, values)
     held, numbers = _local(4, dtype, tile), _local(5, _COUNT, tile)
-    started = ranges(row, block) and (barrier(*ranges(row, block), number=0),)
+    started = ranges(row, block) and (barrier(0, *ranges(row, block)),)
 
     def counter(index: UOp) -> UOp:
         return index // LINE * (LINE + 1) + index % LINE
@@ -195,57 +195,57 @@ def place_kernel(dtype: DType, rows: int, size: int, width: int, threads: int, o
 
     # The number of occurrences of each value per thread.
     cell = loop(values, 3)
-    emptied = store(memory(counters, *started), counter(cell * threads + thread), const(_COUNTER, 0))
-    counters = memory(counters, barrier(end(emptied, loops=(cell, thread)), number=1))
+    emptied = store(after(counters, *started), counter(cell * threads + thread), const(_COUNTER, 0))
+    counters = after(counters, barrier(1, end(emptied, loops=(cell, thread))))
     item = loop(own, 4)
     _, _, _, mine = element(item)
-    more = load(memory(counters, item), mine) + const(_COUNTER, 1)
-    counted = end(store(memory(counters, item), mine, more), loops=(item, thread))
-    counters = memory(counters, barrier(counted, number=2))
+    more = load(after(counters, item), mine) + const(_COUNTER, 1)
+    counted = end(store(after(counters, item), mine, more), loops=(item, thread))
+    counters = after(counters, barrier(2, counted))
     # Their exclusive prefix sum: over adjacent counters of this thread, and over the threads before it.
     cell = loop(values, 5)
     total = register(0, const(_COUNT, 0), *ranges(row, block), thread)
-    summed = load(memory(total, cell), zero) + load(counters, counter(thread * values + cell)).cast(_COUNT)
-    own_total = load(memory(total, end(store(memory(total, cell), zero, summed), loops=(cell,))), zero)
+    summed = load(after(total, cell), zero) + load(counters, counter(thread * values + cell)).cast(_COUNT)
+    own_total = load(after(total, end(store(after(total, cell), zero, summed), loops=(cell,))), zero)
     before = sum_of_threads_before(own_total, thread, threads, (totals, sides), started, (6, 7), (3, 4))
     cell = loop(values, 8)
     running = register(1, before, *ranges(row, block), thread)
     mine = counter(thread * values + cell)
-    reached = load(memory(running, cell), zero)
-    count = load(memory(counters, cell), mine).cast(_COUNT)
+    reached = load(after(running, cell), zero)
+    count = load(after(counters, cell), mine).cast(_COUNT)
     summed = end(
-        store(memory(running, cell), zero, reached + count),
-        store(memory(counters, cell), mine, reached.cast(_COUNTER)),
+        store(after(running, cell), zero, reached + count),
+        store(after(counters, cell), mine, reached.cast(_COUNTER)),
         loops=(cell, thread),
     )
-    counters = memory(counters, barrier(summed, number=5))
+    counters = after(counters, barrier(5, summed))
     # For each value: its start in the row for this block, minus its start in the sorted block.
     is_value, cell = thread < values, thread % values
     line = row * values + cell
     blocks_before = load(running_counts, line * blocks + block) - load(counts, line * blocks + block)
     values_before = load(running_totals, line) - load(running_counts, line * blocks + (blocks - 1))
     begin = values_before + blocks_before - load(counters, counter(cell * threads)).cast(_COUNT)
-    met = barrier(end(store(memory(begins, *started), cell, begin, is_value), loops=(thread,)), number=6)
-    begins, counters = memory(begins, met), memory(counters, met)
+    met = barrier(6, end(store(after(begins, *started), cell, begin, is_value), loops=(thread,)))
+    begins, counters = after(begins, met), after(counters, met)
     item = loop(own, 9)
     at, inside, key, mine = element(item)
-    rank = load(memory(counters, item), mine)
+    rank = load(after(counters, item), mine)
     to = as_index(rank.cast(_COUNT), tile)
     ordered = end(
-        store(memory(counters, item), mine, rank + const(_COUNTER, 1)),
-        store(memory(held, *started), to, key),
-        store(memory(numbers, *started), to, load(places, at, inside)),
+        store(after(counters, item), mine, rank + const(_COUNTER, 1)),
+        store(after(held, *started), to, key),
+        store(after(numbers, *started), to, load(places, at, inside)),
         loops=(item, thread),
     )
-    met = barrier(ordered, number=7)
+    met = barrier(7, ordered)
     item = loop(own, 10, AxisType.UPCAST)
     index = item * threads + thread
     inside = block * tile + index < size
-    key = load(memory(held, met), index, inside)
+    key = load(after(held, met), index, inside)
     value = as_index(_digit(key, shift, width), values)
     to = row * size + as_index(load(begins, value) + index.cast(_COUNT), size)
     effects = (
-        store(out_places, to, load(memory(numbers, met), index, inside), inside),
+        store(out_places, to, load(after(numbers, met), index, inside), inside),
         store(out_keys, to, key, inside),
     )
     return UOp(Ops.SINK, dtypes.void, effects, KernelInfo("place_digits", (), fills=(0, 1)))

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from tilewright.base.dtype import dtypes
 from tilewright.base.records import NamedTuple, record
 from tilewright.graph.kernels.attention import MINUS_INFINITY, Steps, base_two
-from tilewright.graph.kernels.tiles import FLOAT, after, barrier, end, load, number, place
+from tilewright.graph.kernels.nodes import after, barrier, end, load, store
+from tilewright.graph.kernels.tiles import FLOAT, number
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.spec import Op
@@ -110,9 +111,9 @@ def row_kernel(call: RowAttention, out: UOp, query: UOp, key: UOp, value: UOp, m
         for slot, size in enumerate((1, 1, call.features // call.lanes))
     )
     maximum, total = (
-        after(each, _store(each, zero, number(start))) for each, start in ((maximum, MINUS_INFINITY), (total, 0.0))
+        after(each, store(each, zero, number(start))) for each, start in ((maximum, MINUS_INFINITY), (total, 0.0))
     )
-    result = after(result, end(_store(result, own, number(0.0)), *parts))
+    result = after(result, end(store(result, own, number(0.0)), loops=parts))
     before = load(after(maximum, step), zero)
     largest = before.maximum(_fold(Ops.MAX, score, several))
     base = _base(largest)
@@ -121,19 +122,19 @@ def row_kernel(call: RowAttention, out: UOp, query: UOp, key: UOp, value: UOp, m
     sums = load(after(total, step), zero) * rescale + _fold(Ops.ADD, weight, several)
     mixed = load(after(result, step), own) * rescale + _fold(Ops.ADD, weight * taken, several)
     updates = (
-        _store(after(maximum, step), zero, largest),
-        _store(after(total, step), zero, sums),
-        end(_store(after(result, step), own, mixed), *parts),
+        store(after(maximum, step), zero, largest),
+        store(after(total, step), zero, sums),
+        end(store(after(result, step), own, mixed), loops=parts),
     )
-    done = end(UOp(Ops.GROUP, dtypes.void, updates), step)
+    done = end(*updates, loops=(step,))
 
     sizes = (call.teams, call.teams, call.teams * call.features)
     maxima, totals, shares = (UOp(Ops.DEFINE_LOCAL, FLOAT, (), ParamArg(slot, size)) for slot, size in enumerate(sizes))
     is_first = lane.eq(0)
     left = (
-        end(_store(maxima, team, load(after(maximum, done), zero), is_first), thread),
-        end(_store(totals, team, load(after(total, done), zero), is_first), thread),
-        end(_store(shares, team * call.features + feature, load(after(result, done), own)), *parts, thread),
+        end(store(maxima, team, load(after(maximum, done), zero), is_first), loops=(thread,)),
+        end(store(totals, team, load(after(total, done), zero), is_first), loops=(thread,)),
+        end(store(shares, team * call.features + feature, load(after(result, done), own)), loops=(*parts, thread)),
     )
     met = barrier(0, *left)
     maxima, totals, shares = (after(each, met) for each in (maxima, totals, shares))
@@ -150,14 +151,14 @@ def row_kernel(call: RowAttention, out: UOp, query: UOp, key: UOp, value: UOp, m
     )
     loops = (column, thread, split, head_axis)
     if call.splits == 1:
-        effects = [end(_store(out, first(results, head) + position, combined.quotient(out), is_feature), *loops)]
+        effects = [end(store(out, first(results, head) + position, combined.quotient(out), is_feature), loops=loops)]
     else:
         start = (head_axis * call.splits + split) * call.part
         is_one = thread.eq(0)
         effects = [
-            end(_store(out, start + position, combined.result, is_feature), *loops),
-            end(_store(out, start + call.features, combined.maximum, is_one), *loops[1:]),
-            end(_store(out, start + call.features + 1, combined.total, is_one), *loops[1:]),
+            end(store(out, start + position, combined.result, is_feature), loops=loops),
+            end(store(out, start + call.features, combined.maximum, is_one), loops=loops[1:]),
+            end(store(out, start + call.features + 1, combined.total, is_one), loops=loops[1:]),
         ]
     return UOp(Ops.SINK, dtypes.void, tuple(effects), KernelInfo("attention_row", (), fills=(0,)))
 
@@ -178,7 +179,7 @@ def combine_kernel(call: RowAttention, out: UOp, parts: UOp) -> UOp:
         lambda n: part(n, index_const(call.features + 1)),
         lambda n: part(n, feature),
     )
-    effect = end(_store(out, head * call.features + feature, total.quotient(out)), feature, head)
+    effect = end(store(out, head * call.features + feature, total.quotient(out)), loops=(feature, head))
     return UOp(Ops.SINK, dtypes.void, (effect,), KernelInfo("attention_parts", (), fills=(0,)))
 
 
@@ -209,7 +210,3 @@ def _base(maximum: UOp) -> UOp:
 
 def _fold(op: Op, value: UOp, *axes: UOp) -> UOp:
     return UOp(Ops.REDUCE, FLOAT, (value, *axes), op)
-
-
-def _store(memory: UOp, position: UOp, value: UOp, *valid: UOp) -> UOp:
-    return UOp(Ops.STORE, dtypes.void, (place(memory, position, *valid), value))

@@ -14,12 +14,12 @@ from tilewright.graph import build, marks
 from tilewright.graph.kernels.nodes import (
     MAX_KERNELS,
     MAX_THREADS,
+    after,
     barrier,
     call,
     end,
     load,
     loop,
-    memory,
     param,
     register,
     store,
@@ -100,18 +100,18 @@ def sum_of_threads_before(
     totals, sums = locals_
     teams = threads // SIDE
     nothing = own.const_like(0)
-    stored = end(store(memory(totals, *started), thread, own), loops=(thread,))
-    met = barrier(stored, number=barriers[0])
+    stored = end(store(after(totals, *started), thread, own), loops=(thread,))
+    met = barrier(barriers[0], stored)
     lane, team = thread % SIDE, thread // SIDE
     step = loop(SIDE, loops[0], AxisType.REDUCE)
-    earlier = (step < lane).where(load(memory(totals, met), team * SIDE + step), nothing)
+    earlier = (step < lane).where(load(after(totals, met), team * SIDE + step), nothing)
     in_side = UOp(Ops.REDUCE, own.dtype, (earlier, step), Ops.ADD)
     if teams == 1:
         return in_side
-    side_total = store(memory(sums, *started), team, in_side + own, lane.eq(SIDE - 1))
-    met = barrier(end(side_total, loops=(thread,)), number=barriers[1])
+    side_total = store(after(sums, *started), team, in_side + own, lane.eq(SIDE - 1))
+    met = barrier(barriers[1], end(side_total, loops=(thread,)))
     other = loop(teams, loops[1], AxisType.REDUCE)
-    before = (other < team).where(load(memory(sums, met), other), nothing)
+    before = (other < team).where(load(after(sums, met), other), nothing)
     return UOp(Ops.REDUCE, own.dtype, (before, other), Ops.ADD) + in_side
 
 
@@ -137,26 +137,26 @@ def scan_kernel(dtypes_: tuple[DType, DType, DType], shape: tuple[int, int], blo
     def is_inside(index: UOp) -> UOp:
         return (index < block) & (first + index < size) if blocks > 1 else index < size
 
-    started = (barrier(number, number=0),) if number.op is Ops.RANGE else ()
+    started = (barrier(0, number),) if number.op is Ops.RANGE else ()
     held, totals, sums, ends = local(0, threads * (OWN + 1)), local(1, threads), local(2, teams), local(3, threads)
     copied = loop(OWN, 2)
     index = copied * threads + thread
     value = load(x, start + index, is_inside(index)).cast(dtype)
-    filled = end(store(memory(held, *started), element(index), value), loops=(copied, thread))
-    held = memory(held, barrier(filled, number=1))
+    filled = end(store(after(held, *started), element(index), value), loops=(copied, thread))
+    held = after(held, barrier(1, filled))
     # Each thread sums its own elements.
     own = loop(OWN, 3)
     total = register(0, nothing, number, thread)
     at = thread * (OWN + 1) + own
-    running = load(memory(total, own), zero) + load(memory(held, own), at)
-    summed = end(store(memory(total, own), zero, running), store(memory(held, own), at, running), loops=(own,))
-    own_total = load(memory(total, summed), zero)
+    running = load(after(total, own), zero) + load(after(held, own), at)
+    summed = end(store(after(total, own), zero, running), store(after(held, own), at, running), loops=(own,))
+    own_total = load(after(total, summed), zero)
     before = sum_of_threads_before(own_total, thread, threads, (totals, sums), started, (4, 5), (2, 3))
     carried = load(param(2, dtype, count * blocks), number) if has_before else nothing
-    stored = end(store(memory(ends, *started), thread, carried + before), loops=(thread,))
-    met = barrier(stored, UOp(Ops.GROUP, dtypes.void, (summed,)), number=4)
+    stored = end(store(after(ends, *started), thread, carried + before), loops=(thread,))
+    met = barrier(4, stored, UOp(Ops.GROUP, dtypes.void, (summed,)))
     written = loop(OWN, 6, AxisType.UPCAST)
     index = written * threads + thread
-    result = load(memory(held, summed, met), element(index)) + load(memory(ends, met), index // OWN)
+    result = load(after(held, summed, met), element(index)) + load(after(ends, met), index // OWN)
     effect = store(out, start + index, result.cast(result_dtype), is_inside(index))
     return UOp(Ops.SINK, dtypes.void, (effect,), KernelInfo("scan_rows", (), fills=(0,)))

@@ -15,12 +15,12 @@ from tilewright.graph import build
 from tilewright.graph.kernels.nodes import (
     GROUP_THREADS,
     MAX_KERNELS,
+    after,
     as_index,
     call,
     end,
     load,
     loop,
-    memory,
     param,
     register,
     store,
@@ -70,16 +70,16 @@ def bounds_kernel(rows: int, count: int, threads: int) -> UOp:
     own = tuple(number.ranges)
     low, high = register(0, const(_NUMBER, 0), *own), register(1, const(_NUMBER, rows), *own)
     turn = loop(rows.bit_length() + 1, 2)
-    least, most = load(memory(low, turn), zero), load(memory(high, turn), zero)
+    least, most = load(after(low, turn), zero), load(after(high, turn), zero)
     guess = (least + most) >> 1
     is_open = least < most
     is_less = is_open & (load(ordered, as_index(guess, rows), is_open) < number.cast(_NUMBER))
     bisected = end(
-        store(memory(low, turn), zero, is_less.where(guess + 1, least)),
-        store(memory(high, turn), zero, (is_open & is_less.logical_not()).where(guess, most)),
+        store(after(low, turn), zero, is_less.where(guess + 1, least)),
+        store(after(high, turn), zero, (is_open & is_less.logical_not()).where(guess, most)),
         loops=(turn,),
     )
-    effect = store(out, number, load(memory(low, bisected), zero), number < count + 1)
+    effect = store(out, number, load(after(low, bisected), zero), number < count + 1)
     return UOp(Ops.SINK, dtypes.void, (effect,), KernelInfo("find_segments", (), fills=(0,)))
 
 
@@ -114,8 +114,8 @@ def direct_kernel(source: DType, dtype: DType, shape: Shape, count: int, threads
     step = loop((stop - start).maximum(0).minimum(rows).cast(dtypes.index), 2)
     row = as_index(load(positions, as_index(start + step.cast(_NUMBER), rows)), rows)
     term = load(values, (first + row) * inner + column).cast(dtype)
-    added = store(memory(total, step), zero, load(memory(total, step), zero) + term)
-    effect = store(out, cell, load(memory(total, end(added, loops=(step,))), zero), is_cell)
+    added = store(after(total, step), zero, load(after(total, step), zero) + term)
+    effect = store(out, cell, load(after(total, end(added, loops=(step,))), zero), is_cell)
     return UOp(Ops.SINK, dtypes.void, (effect,), KernelInfo("sum_rows_by_index", (), fills=(0,)))
 
 
@@ -144,7 +144,7 @@ def segment_kernel(dtype: DType, rows: int, columns: int, count: int, threads: i
     for place, (begin, length, most, source, size) in enumerate(parts):
         step = loop(length.maximum(0).minimum(most).cast(dtypes.index), 2 + place)
         term = load(source, as_index(begin + step.cast(_NUMBER), size) * columns + column)
-        added = store(memory(total, step), zero, load(memory(total, step), zero) + term)
-        total = memory(total, end(added, loops=(step,)))
+        added = store(after(total, step), zero, load(after(total, step), zero) + term)
+        total = after(total, end(added, loops=(step,)))
     effect = store(out, cell, load(total, zero), is_cell)
     return UOp(Ops.SINK, dtypes.void, (effect,), KernelInfo("sum_segments", (), fills=(0,)))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import consumers
 
 MARK = "slow"
 # The name in a target's `native_ops` which says that its renderer uses the mark.
@@ -27,7 +28,7 @@ def find_slow_paths(body: Sequence[UOp]) -> dict[UOp, list[UOp]]:
     in the same loop: loop-invariant nodes are computed once before it, and loads are not made conditional."""
     if not any(map(has_slow_path, body)):
         return {}
-    users: dict[UOp, list[UOp]] = {}
+    users = consumers(body)
     blocks: dict[UOp, int] = {}
     open_blocks, count = [0], 0
     for node in body:
@@ -37,12 +38,10 @@ def find_slow_paths(body: Sequence[UOp]) -> dict[UOp, list[UOp]]:
         elif node.op is Ops.END:
             open_blocks.pop()
         blocks[node] = open_blocks[-1]
-        for source in node.src:
-            users.setdefault(source, []).append(node)
     owners: dict[UOp, frozenset[UOp]] = {}
     for node in reversed(body):
         if node.op.is_elementwise and node.op is not Ops.CHECK:
-            found = _owners(node, users.get(node, []), owners)
+            found = _owners(node, users[node], owners)
             if found and all(blocks[choice] == blocks[node] for choice in found):
                 owners[node] = found
     return {

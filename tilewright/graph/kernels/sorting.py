@@ -17,13 +17,13 @@ from tilewright.graph.kernels.nodes import (
     GROUP_THREADS,
     MAX_KERNELS,
     MAX_THREADS,
+    after,
     as_index,
     barrier,
     call,
     end,
     load,
     loop,
-    memory,
     param,
     ranges,
     store,
@@ -98,20 +98,20 @@ def block_kernel(dtype: DType, rows: int, size: int, block: int, threads: int, t
         return (first + index < size) & is_row
 
     # Reads of this row are ordered after the stores for the row before.
-    started = ranges(teams, part) and (barrier(*ranges(teams, part), number=0),)
+    started = ranges(teams, part) and (barrier(0, *ranges(teams, part)),)
     copied = loop(block // threads, 4)
     i = copied * threads + thread
     filled = end(
-        store(memory(held, *started), own + i, load(keys, row * size + first + i, inside(i))),
-        store(memory(numbers, *started), own + i, i.cast(_PLACE)),
+        store(after(held, *started), own + i, load(keys, row * size + first + i, inside(i))),
+        store(after(numbers, *started), own + i, i.cast(_PLACE)),
         loops=(copied, *threads_axes),
     )
-    met = barrier(filled, number=1)
+    met = barrier(1, filled)
     stage = loop(block.bit_length() - 1, 5)
     step = loop(stage + 1, 6)
     pair = loop(block // 2 // threads, 7)
-    again = barrier(stage, step, number=2)
-    held_now, numbers_now = (memory(memory(memory(m, met), stage, step), again) for m in (held, numbers))
+    again = barrier(2, stage, step)
+    held_now, numbers_now = (after(after(after(m, met), stage, step), again) for m in (held, numbers))
     number = (pair * threads + thread).cast(_PLACE)
     shift = (stage - step).cast(_PLACE)
     distance = number.const_like(1) << shift
@@ -130,13 +130,13 @@ def block_kernel(dtype: DType, rows: int, size: int, block: int, threads: int, t
         store(numbers_now, own + right, left_number, swaps),
         loops=(pair, *threads_axes, step, stage),
     )
-    sorted_ = barrier(swapped, number=3)
+    sorted_ = barrier(3, swapped)
     # A tile axis: a loop could become work-groups, each of which would sort the block.
     written = loop(block // threads, 8, AxisType.UPCAST)
     i = written * threads + thread
     at = row * wide + first + i
-    position = load(memory(memory(numbers, met), sorted_), own + i, inside(i)) + first.cast(_PLACE)
-    key = load(memory(memory(held, met), sorted_), own + i, inside(i))
+    position = load(after(after(numbers, met), sorted_), own + i, inside(i)) + first.cast(_PLACE)
+    key = load(after(after(held, met), sorted_), own + i, inside(i))
     effects = (store(out_places, at, position), store(out_keys, at, key))
     return UOp(Ops.SINK, dtypes.void, effects, KernelInfo(f"sort_blocks_{block}", (), fills=(0, 1)))
 
@@ -169,23 +169,23 @@ def merge_kernel(dtype: DType, shape: Shape, size: int, max_threads: int) -> UOp
 
     def register(slot: int, value: UOp) -> UOp:
         made = UOp(Ops.DEFINE_REG, _PLACE, (), ParamArg(slot, 1))
-        return memory(made, store(memory(made, *share.ranges, row), zero, value))
+        return after(made, store(after(made, *share.ranges, row), zero, value))
 
     low, high = register(0, (wanted - seconds).maximum(0)), register(1, wanted.minimum(firsts))
     turn = loop(wide.bit_length(), 3)
-    least, most = load(memory(low, turn), zero), load(memory(high, turn), zero)
+    least, most = load(after(low, turn), zero), load(after(high, turn), zero)
     guess = (least + most) >> 1
     is_open = least < most
     first, second = key_at(start + guess, is_open), key_at(middle + wanted - 1 - guess, is_open)
     goes_on = is_open & (second < first).logical_not()
     bisected = end(
-        store(memory(low, turn), zero, goes_on.where(guess + 1, least)),
-        store(memory(high, turn), zero, (is_open & goes_on.logical_not()).where(guess, most)),
+        store(after(low, turn), zero, goes_on.where(guess + 1, least)),
+        store(after(high, turn), zero, (is_open & goes_on.logical_not()).where(guess, most)),
         loops=(turn,),
     )
-    taken = register(2, load(memory(low, bisected), zero))
+    taken = register(2, load(after(low, bisected), zero))
     step = loop(TAKEN, 4)
-    count = load(memory(taken, step), zero)
+    count = load(after(taken, step), zero)
     other = wanted + step.cast(_PLACE) - count
     has_first, has_second = count < firsts, other < seconds
     first, second = key_at(start + count, has_first), key_at(middle + other, has_second)
@@ -196,7 +196,7 @@ def merge_kernel(dtype: DType, shape: Shape, size: int, max_threads: int) -> UOp
     effects = end(
         store(out_places, at, position),
         store(out_keys, at, is_first.where(first, second)),
-        store(memory(taken, step), zero, count + is_first.cast(_PLACE)),
+        store(after(taken, step), zero, count + is_first.cast(_PLACE)),
         loops=(step,),
     )
     return UOp(Ops.SINK, dtypes.void, (effects,), KernelInfo("merge_blocks", (), fills=(0, 1)))

@@ -6,11 +6,10 @@ memory can be an operand summed over its features, or over its rows."""
 
 from __future__ import annotations
 
-import functools
-
 from tilewright.base.dtype import dtypes
 from tilewright.base.records import NamedTuple
 from tilewright.base.target import TensorCore, TileLayout
+from tilewright.graph.kernels.nodes import end, load, store
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg, TileDotArg
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, const, index_const
@@ -100,8 +99,8 @@ class TileBuilder:
             valid.append(vector < features // lanes)
         position = matrix.start + (first + row) * matrix.step + vector * lanes + lane
         to = row * self.line + vector % per_line * lanes + vector // per_line * (rows * self.line) + lane
-        store = self.store(tile, to, load(matrix.memory, position, *valid))
-        return end(store, turn, lane, self.thread)
+        stored = store(tile, to, load(matrix.memory, position, *valid))
+        return end(stored, loops=(turn, lane, self.thread))
 
     def vector(self) -> UOp:
         """Local memory with a number for each thread."""
@@ -111,10 +110,7 @@ class TileBuilder:
         """The effect that copies `size` numbers from `start`; zeros after them and where they are not valid."""
         inside = () if size == self.threads else (self.thread < size,)
         value = load(memory, start + self.thread, *inside, *valid)
-        return end(self.store(vector, self.thread, value), self.thread)
-
-    def store(self, memory: UOp, position: UOp, value: UOp, *valid: UOp) -> UOp:
-        return UOp(Ops.STORE, dtypes.void, (place(memory, position, *valid), value))
+        return end(store(vector, self.thread, value), loops=(self.thread,))
 
     # ------------------------------------------------------------ products
 
@@ -154,27 +150,6 @@ class TileBuilder:
 
     def register(self, size: int) -> UOp:
         return UOp(Ops.DEFINE_REG, FLOAT, (), ParamArg(self._number(Ops.DEFINE_REG), size))
-
-
-def place(memory: UOp, position: UOp, *valid: UOp) -> UOp:
-    mask = () if not valid else (functools.reduce(lambda one, other: one & other, valid),)
-    return UOp(Ops.INDEX, memory.dtype, (memory, position, *mask))
-
-
-def load(memory: UOp, position: UOp, *valid: UOp) -> UOp:
-    return UOp(Ops.LOAD, memory.dtype, (place(memory, position, *valid),))
-
-
-def after(memory: UOp, *earlier: UOp) -> UOp:
-    return UOp(Ops.AFTER, memory.dtype, (memory, *earlier))
-
-
-def end(effect: UOp, *ranges: UOp) -> UOp:
-    return UOp(Ops.END, dtypes.void, (effect, *ranges))
-
-
-def barrier(number: int, *earlier: UOp) -> UOp:
-    return UOp(Ops.BARRIER, dtypes.void, earlier, number)
 
 
 def number(value: float) -> UOp:

@@ -109,23 +109,19 @@ def as_dtype(count: UOp, dtype: DType) -> UOp | None:
     return count.cast(dtype)
 
 
-def size_of(range_: UOp) -> UOp:
-    return range_.src[0]
-
-
 # ---------------------------------------------------------------- one range at a time
 
 
 def drop_unused_ranges(node: UOp) -> UOp | None:
     """A value that does not depend on a range is multiplied by its size for ADD, and taken once for MAX and MIN."""
     value = node.src[0]
-    unused = [each for each in node.src[1:] if each not in value.ranges and size_of(each).bounds[0] >= 1]
+    unused = [each for each in node.src[1:] if each not in value.ranges and each.src[0].bounds[0] >= 1]
     if not unused or node.arg is Ops.MUL:
         return None
     if node.arg is Ops.ADD and not value.dtype.is_bool:
-        size = size_of(unused[0])
+        size = unused[0].src[0]
         for other in unused[1:]:
-            size = size * size_of(other)
+            size = size * other.src[0]
         times = as_dtype(size, value.dtype)
         if times is None:
             return None
@@ -139,7 +135,7 @@ def drop_unused_ranges(node: UOp) -> UOp | None:
 def drop_single_range(node: UOp) -> UOp | None:
     """A range of size 1 is the index 0."""
     for range_ in node.src[1:]:
-        size = size_of(range_)
+        size = range_.src[0]
         if size.op is Ops.CONST and size.arg == 1:
             zero = number(range_.dtype, 0)
             return without_range(node, range_, substitute(node.src[0], {range_: zero}))
@@ -180,7 +176,7 @@ def one_hot(value: UOp, range_: UOp) -> UOp | None:
         if abs(scale) != 1:
             inside = (place % abs(scale)).eq(0)
             place = place // abs(scale)
-        inside = both(inside, both(opposite(place < 0), place < size_of(range_)))
+        inside = both(inside, both(opposite(place < 0), place < range_.src[0]))
         for other in found.conditions:
             if other is not chosen:
                 inside = both(inside, at_place(other, range_, place, inside))
@@ -214,7 +210,7 @@ def count(value: UOp, range_: UOp) -> UOp | None:
     found = masked(value)
     if found is None or range_ in found.value.ranges:
         return None
-    low, high = number(dtypes.index, 0), size_of(range_)
+    low, high = number(dtypes.index, 0), range_.src[0]
     outer = TRUE
     for condition in found.conditions:
         if range_ not in condition.ranges:
@@ -229,7 +225,7 @@ def count(value: UOp, range_: UOp) -> UOp | None:
         else:
             low = low.maximum(bound)
     number_of = (high - low).maximum(0)
-    times = as_dtype(number_of.minimum(size_of(range_)), value.dtype)
+    times = as_dtype(number_of.minimum(range_.src[0]), value.dtype)
     if times is None:
         return None
     total = found.value * times

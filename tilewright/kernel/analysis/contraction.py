@@ -12,15 +12,15 @@ from tilewright.base.records import record
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.uop import UOp, const, memory_of
-from tilewright.graph.walk import toposort
-from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
+from tilewright.graph.walk import size_of, toposort
+from tilewright.kernel.axes import KernelView, is_counted, stride
 
 _UNASSIGNED = (AxisType.LOOP, AxisType.REDUCE, AxisType.GLOBAL)
 
 
 @record
 class Operand:
-    """A factor, in the dtype that is multiplied. `loops` are its own output loops, the fastest last."""
+    """A factor, in the dtype that is multiplied. `loops` are the output loops that only it depends on, fastest last."""
 
     value: UOp
     loops: tuple[UOp, ...]
@@ -33,7 +33,8 @@ class Operand:
 
 @record
 class Contraction:
-    """`reduce` is the node that the sum replaces; the columns have stride 1 in the first store where any loop has."""
+    """`reduce` is the REDUCE of the sum. Where a loop of either operand has stride 1 in the first store, it is a
+    column."""
 
     reduce: UOp
     left: Operand
@@ -111,7 +112,7 @@ def _flatten_sum(view: KernelView) -> tuple[UOp, UOp, list[UOp], tuple[UOp, ...]
 
 
 def narrow(value: UOp, dtype: DType) -> UOp | None:
-    """The expression of `dtype` whose conversion the value is, exactly; None where there is none."""
+    """The expression of `dtype` that the value is an exact conversion of; None where there is none."""
     if value.dtype is dtype:
         return value
     if (
@@ -130,7 +131,7 @@ def narrow(value: UOp, dtype: DType) -> UOp | None:
 
 
 def _masked(value: UOp, mask: UOp) -> UOp:
-    """0 where the mask is off; a load whose own mask implies it needs no more."""
+    """The value, 0 where the mask is off. A load whose own mask implies this one is unchanged."""
     if value.op is Ops.LOAD and len(value.src) == 1 and len(value.src[0].src) > 2:
         if set(parts_of(mask, Ops.AND)) <= set(parts_of(value.src[0].src[2], Ops.AND)):
             return value

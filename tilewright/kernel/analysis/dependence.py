@@ -95,7 +95,8 @@ def _stores(view: KernelView) -> list[UOp]:
 
 
 def _ordered_stores(view: KernelView) -> list[UOp]:
-    """Without those to memory that the kernel only combines values with, by one op: these may come in any order."""
+    """The stores whose order matters: all but the combining ones (a STORE with an op) to memory that the kernel neither
+    loads nor stores to in another way."""
     found: dict[UOp, set[Op | None]] = {}
     for store in _stores(view):
         found.setdefault(memory_of(store.src[0]), set()).add(store.arg)
@@ -130,17 +131,17 @@ def _check_shared(view: KernelView, axis: UOp, shared: frozenset[Op]) -> str | N
             inside.setdefault(memory_of(store.src[0]), []).append(store)
     for memory, stores in inside.items():
         where = f"{name_memory(memory)}, which every iteration of {name_axis(view, axis)} stores to,"
-        blind = [store for store in stores if axis not in store.src[0].src[1].ranges]
-        if memory.op in shared and blind:
+        fixed = [store for store in stores if axis not in store.src[0].src[1].ranges]
+        if memory.op in shared and fixed:
             return f"{where} is stored to at the same address"
         if not has_effects(view) or _is_written_once(view, memory):
             continue
         if memory.op in shared:
             # Loads outside the loop are over, or not begun, when the elements of a tile are stored.
             loads = [n for n in _loads(view, memory) if shared is not SHARED_BY_TILE or axis in n.ranges]
-            reason = _check_addresses(axis, loads, stores) or _check_left(view, axis, memory, stores, shared)
+            reason = _check_addresses(axis, loads, stores) or _check_after_loop(view, axis, memory, stores, shared)
         else:
-            reason = _check_own(view, axis, memory)
+            reason = _check_private(view, axis, memory)
         if reason is not None:
             return f"{where} {reason}"
     return None
@@ -148,7 +149,7 @@ def _check_shared(view: KernelView, axis: UOp, shared: frozenset[Op]) -> str | N
 
 def _is_written_once(view: KernelView, memory: UOp) -> bool:
     """Whether a buffer is only stored to, by stores that nothing orders: those of the scheduler, which write every
-    element once. Copies to local memory beside them change nothing of that."""
+    element once, also in a kernel that orders its copies to local memory."""
     stores = [store for store in _stores(view) if memory_of(store.src[0]) is memory]
     return memory.op is Ops.PARAM and all(store in view.sink.src for store in stores) and not _loads(view, memory)
 
@@ -181,9 +182,9 @@ def _is_in_block(axis: UOp, own: int, start: UOp, step: int) -> bool:
     return not is_smaller and abs(own) < abs(step) * (int(start.vmax) + length)
 
 
-def _check_left(view: KernelView, axis: UOp, memory: UOp, stores: list[UOp], shared: frozenset[Op]) -> str | None:
-    """What parallel iterations store must not be used after the loop: threads do not reach its end together. The
-    elements of a tile do."""
+def _check_after_loop(view: KernelView, axis: UOp, memory: UOp, stores: list[UOp], shared: frozenset[Op]) -> str | None:
+    """Memory that parallel iterations store to must not be used after the loop: threads do not reach its end together.
+    The elements of a tile do."""
     if shared is SHARED_BY_TILE:
         return None
     outside = [load for load in _loads(view, memory) if axis not in load.ranges]
@@ -213,7 +214,7 @@ def _check_addresses(axis: UOp, loads: list[UOp], stores: list[UOp]) -> str | No
     return None
 
 
-def _check_own(view: KernelView, axis: UOp, memory: UOp) -> str | None:
+def _check_private(view: KernelView, axis: UOp, memory: UOp) -> str | None:
     """Private memory: it carries no value from one iteration to another, nor into the loop or out of it."""
     stores = [store for store in _stores(view) if memory_of(store.src[0]) is memory]
     loads = _loads(view, memory)

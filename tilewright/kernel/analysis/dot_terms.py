@@ -11,7 +11,8 @@ from tilewright.base.dtype import DType
 from tilewright.graph.kernels.dot_products import DotFit, find_dots, group_dtype, narrow_factors
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import KernelView, size_of
+from tilewright.graph.walk import size_of
+from tilewright.kernel.axes import KernelView
 
 
 def product_dots(view: KernelView) -> list[DotFit]:

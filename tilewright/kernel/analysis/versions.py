@@ -77,6 +77,10 @@ def value_at(version: UOp, position: UOp, written_in: dict[UOp, frozenset[UOp]])
     return None
 
 
+def loads_from(value: UOp, memory: UOp) -> bool:
+    return any(node.op is Ops.LOAD and memory_of(node.src[0]) is memory for node in toposort(value))
+
+
 def later_version(first: UOp, others: Iterable[UOp]) -> UOp:
     """The last of several versions of one memory, each made from the one before."""
     for other in others:
@@ -211,7 +215,9 @@ def greatest_value(form: Affine) -> int:
         ]
         if not computed:
             return form.bounds[1]
-        last = max(computed, key=lambda atom: len(atom.ranges))  # what its size is made of is replaced after it
+        last = max(
+            computed, key=lambda atom: len(atom.ranges)
+        )  # the loops that its size depends on are replaced after it
         count = form.terms[last]
         form = form.plus(Affine({last: 1}, 0), -count).plus(affine(last.src[0]), count).plus(Affine({}, -count))
 
@@ -259,7 +265,8 @@ def share_masked_digit(accesses: Iterable[UOp], axis: UOp) -> bool:
 
 
 def _with_variable(form: Affine, within: Affine, variable: UOp) -> Affine | None:
-    """The form with a variable for a multiple of an expression; None where it does not contain one, or more of it."""
+    """The form with a variable for a multiple of the expression; None where it is not a multiple plus independent
+    terms."""
     atom, count = next(iter(within.terms.items()))
     scale, left = divmod(form.terms.get(atom, 0), count)
     rest = form.plus(within, -scale)

@@ -20,7 +20,7 @@ from tilewright.graph.simplify import fold_reductions, simplify
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, const, memory_of
 from tilewright.graph.walk import map_graph, map_nodes, toposort
-from tilewright.kernel.analysis.versions import are_apart, exchange_range, is_injective, value_at, writes_of
+from tilewright.kernel.analysis.versions import are_apart, exchange_range, is_injective, loads_from, value_at, writes_of
 
 _COUNTED = frozenset({AxisType.LOOP, AxisType.REDUCE, AxisType.UPCAST, AxisType.UNROLL})
 
@@ -124,17 +124,13 @@ def reduced_effect(end: UOp, written_in: dict[UOp, frozenset[UOp]]) -> UOp | Non
     for store in stores:
         update = match_update(store, ranges)
         # The term must not depend on what the loop writes.
-        if update is None or any(_loads_from(update.term, memory) for memory in memories):
+        if update is None or any(loads_from(update.term, memory) for memory in memories):
             return None
         reduced = reduced_store(store, update, written_in)
         if reduced is None:
             return None
         made.append(end.with_src((reduced, *update.kept)) if update.kept else reduced)
     return made[0] if len(made) == 1 else effect.with_src(tuple(made))
-
-
-def _loads_from(value: UOp, memory: UOp) -> bool:
-    return any(node.op is Ops.LOAD and memory_of(node.src[0]) is memory for node in toposort(value))
 
 
 def match_update(store: UOp, ranges: tuple[UOp, ...]) -> Update | None:
@@ -303,7 +299,7 @@ def reads_own_alone(memory: UOp, stores: list[UOp], loads: list[UOp]) -> bool:
 def separate_ranges(sink: UOp) -> UOp:
     """Gives a reduction a range of its own where the user's range is also open elsewhere or closed by a reduction
     inside: a range that a reduction closes is a reduce axis and nothing else. Equal reductions keep sharing theirs.
-    The elements of an unrolled tile may be folded and used again, for which they are not computed twice."""
+    Tile axes stay shared: the elements of a tile may be reduced and also used, and are computed once."""
     order = toposort(sink)
     taken = {axis for node in order if node.op is Ops.END for axis in node.src[1:]}
     taken.update(axis for node in order if node.op is Ops.STORE for axis in node.ranges)

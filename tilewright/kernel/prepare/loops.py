@@ -8,15 +8,8 @@ from collections.abc import Iterator
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import exchange_axis, map_graph, named_ranges
-from tilewright.kernel.axes import (
-    KernelView,
-    is_counted,
-    make_range,
-    size_of,
-    stride,
-    view_kernel,
-)
+from tilewright.graph.walk import exchange_axis, map_graph, named_ranges, size_of
+from tilewright.kernel.axes import KernelView, is_counted, make_range, stride, view_kernel
 from tilewright.kernel.transforms.pad import mask_axis
 
 # A loop that a divisor does not divide is padded to whole blocks where it has at least this many.
@@ -110,7 +103,7 @@ def split_loops(sink: UOp) -> UOp:
     """
     for _ in range(16):
         view = view_kernel(sink)
-        found = next((f for f in _divided(view)), None)
+        found = next(iter(_divided(view)), None)
         if found is None:
             return sink
         axis, divisor = found
@@ -118,14 +111,14 @@ def split_loops(sink: UOp) -> UOp:
         inner = make_range(divisor, (*axis.arg.id, 1), axis.arg.kind)
         sink = simplify(exchange_axis(sink, axis, outer * divisor + inner))
         if size_of(axis) % divisor:
-            # Every block has a first iteration, and every place in a block occurs in the first one: only what depends
-            # on both loops is masked.
+            # Every block has a first iteration, and the first block has all iterations: only accesses that depend on
+            # both loops are masked.
             sink = simplify(mask_axis(sink, outer, outer * divisor + inner < size_of(axis), inner))
     return sink
 
 
 def _divided(view: KernelView) -> list[tuple[UOp, int]]:
-    """Axes in (axis + constant) // c or (axis + constant) % c, where c divides their size; and c."""
+    """The (axis, c) of every (axis + constant) // c or % c where c divides the size or the axis may be padded."""
     found = []
     for node in view.nodes:
         if node.op in (Ops.IDIV, Ops.MOD) and node.src[1].op is Ops.CONST:

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp, index_const, memory_of
-from tilewright.graph.walk import exchange_axis
+from tilewright.graph.walk import exchange_axis, size_of
 from tilewright.kernel.analysis.dependence import has_effects
-from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, split_axis
+from tilewright.kernel.axes import KernelView, is_counted, make_range, split_axis
 from tilewright.kernel.transforms.common import Transform, check_amount, divisors
 
 _LOOPS = (AxisType.LOOP, AxisType.REDUCE)
@@ -50,7 +50,7 @@ def check_overlap(view: KernelView, axis: UOp) -> str | None:
     position = view.axes.index(axis)
     if axis in view.reduce_axes:
         return f"axis {position} is reduced, no iteration may count twice"
-    if has_effects(view) or any(axis in loop.src[0].ranges for loop in view.axes):
+    if has_effects(view) or view.sized_by(axis):
         return f"each iteration of axis {position} happens once, in order"
     written = {memory_of(store) for store in view.stores}
     again = next((memory_of(load) for load in view.loads if memory_of(load) in written), None)

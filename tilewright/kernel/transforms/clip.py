@@ -20,8 +20,8 @@ from tilewright.graph.records import OptOps
 from tilewright.graph.simplify import simplify
 from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.uop import UOp, index_const
-from tilewright.graph.walk import substitute, toposort
-from tilewright.kernel.axes import KernelView, is_counted, size_of
+from tilewright.graph.walk import size_of, substitute, toposort
+from tilewright.kernel.axes import KernelView, is_counted
 from tilewright.kernel.transforms.common import Transform
 
 

@@ -11,11 +11,12 @@ from tilewright.base.records import NamedTuple
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import KernelView, is_counted, is_uniform, quotient_of, size_of
+from tilewright.graph.walk import size_of
+from tilewright.kernel.axes import KernelView, is_counted, is_uniform, quotient_of
 
 
 class Transform(NamedTuple):
-    """One kernel transform, all that is known of it. `check` gives the reason why it may not be applied, or None;
+    """One kernel transform. `check` gives the reason why it may not be applied, or None;
     `apply` gives the kernel after it, and is called only where `check` allowed it; `candidates` proposes axes and
     arguments for search, which are checked like those that a user gives. All three may read `view.target`. A transform
     that takes no axis is given the kernel's SINK in its place."""
@@ -45,9 +46,9 @@ def check_amount(view: KernelView, axis: UOp, amount: object, name: str) -> str 
     position = view.axes.index(axis)
     if not is_uniform(axis):
         return f"{name} needs a loop of known size, the size of axis {position} is computed"
-    counted = next((loop for loop in view.axes if axis in loop.src[0].ranges), None)
-    if counted is not None and name != "THREAD":
-        return f"{name} needs iterations of equal length, axis {view.axes.index(counted)} counts up to axis {position}"
+    inner = next(iter(view.sized_by(axis)), None)
+    if inner is not None and name != "THREAD":
+        return f"{name} needs equal iterations, the size of axis {view.axes.index(inner)} depends on axis {position}"
     if not isinstance(amount, int) or isinstance(amount, bool):
         return f"{name} amount {amount!r} is not a number"
     if amount < 1 or quotient_of(axis, amount) is None:

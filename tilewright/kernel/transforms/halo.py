@@ -1,8 +1,8 @@
 """Copies of overlapping windows. In: the access of an operand and the axes of its tile. Out: the box that the windows
 cover, in which each element is stored once. STAGE uses it where a panel over the axes would hold elements repeatedly.
 
-Axes with the same stride, or that one mask adds up, share one dimension of the box: of a row of pixels with a window of
-3 around each, x and kx. Elements outside the mask are 0 in the box, so the kernel that reads it needs no mask: the
+Axes with the same stride, or whose sum one mask bounds, share one dimension of the box: for windows of 3 along a row of
+pixels, x and kx. Elements outside the mask are 0 in the box, so the kernel that reads it needs no mask: the
 padding of an image is part of the box.
 
     before: for x in 6: for k in 3: acc[x] += a[x + k - 1 if 0 <= x + k - 1 < 6] * w[k]
@@ -19,8 +19,8 @@ from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.simplify import simplify
 from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.uop import UOp, index_const
-from tilewright.graph.walk import substitute
-from tilewright.kernel.axes import add_range, size_of, stride
+from tilewright.graph.walk import size_of, substitute
+from tilewright.kernel.axes import add_range, stride
 
 
 class Side(NamedTuple):
@@ -98,7 +98,8 @@ def make_box(sides: list[Side], access: UOp, lanes: int, slot: int) -> Box:
 
 
 def _groups(steps: dict[UOp, int], access: UOp) -> list[list[UOp]]:
-    """The axes of each dimension: axes that one mask adds up, and axes whose strides fall into the range of others."""
+    """The axes of each dimension: axes whose sum one mask bounds, and axes whose strides fall into the range of
+    others."""
     groups: list[list[UOp]] = []
     for part in parts_of(access.src[2], Ops.AND) if len(access.src) > 2 else ():
         counted = [axis for axis in steps if axis in part.ranges]
@@ -127,7 +128,8 @@ def _side(group: list[UOp], steps: dict[UOp, int]) -> Side | None:
 
 
 def _masks_follow(sides: list[Side], access: UOp) -> bool:
-    """Whether the masks are functions of the element of the box: each depends on the axes by their strides in it."""
+    """Whether the masks are functions of the index in the box: each depends on the axes in proportion to their
+    strides."""
     for part in parts_of(access.src[2], Ops.AND) if len(access.src) > 2 else ():
         while part.op is Ops.XOR and part.src[1].op is Ops.CONST:
             part = part.src[0]

@@ -20,8 +20,8 @@ from tilewright.base.records import NamedTuple
 from tilewright.graph.ops import AxisType, Ops, ParamArg
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp, index_const
-from tilewright.graph.walk import substitute, toposort
-from tilewright.kernel.axes import KernelView, is_counted, size_of
+from tilewright.graph.walk import size_of, substitute, toposort
+from tilewright.kernel.axes import KernelView, is_counted
 from tilewright.kernel.transforms.common import Transform
 
 _THREADS = (AxisType.LOCAL, AxisType.GROUP)
@@ -107,10 +107,8 @@ def check_memoise(view: KernelView, axis: UOp, argument: object) -> str | None:
 
 
 def apply_memoise(view: KernelView, axis: UOp, argument: object) -> UOp:
-    slot = max((node.arg.slot for node in view.nodes if node.op is Ops.DEFINE_LOCAL), default=-1)
     exchanges: dict[UOp, UOp] = {}
-    for kept in repeated_values(view, axis):
-        slot += 1
+    for slot, kept in enumerate(repeated_values(view, axis), view.free_slot):
         dtype = kept.value.dtype
         memory = UOp(Ops.DEFINE_LOCAL, dtype, (), ParamArg(slot, kept.size))
         index, step = index_const(0), 1

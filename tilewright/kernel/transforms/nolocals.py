@@ -12,7 +12,8 @@ from tilewright.base.records import replace
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import KernelView, size_of
+from tilewright.graph.walk import size_of
+from tilewright.kernel.axes import KernelView
 from tilewright.kernel.transforms.common import Transform
 
 _MARK = Opt(OptOps.NOLOCALS)

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from tilewright.graph.ops import AxisType, Ops, reduce_identity
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import exchange_axis, map_graph
-from tilewright.kernel.axes import KernelView, is_counted, is_uniform, make_range, padded_size, quotient_of, size_of
+from tilewright.graph.walk import exchange_axis, map_graph, size_of
+from tilewright.kernel.axes import KernelView, is_counted, is_uniform, make_range, padded_size, quotient_of
 from tilewright.kernel.transforms.common import Transform
 
 
@@ -44,12 +44,12 @@ def mask_axis(sink: UOp, axis: UOp, inside: UOp, *others: UOp) -> UOp:
 
     def masked(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
         if node.op is Ops.INDEX and depends(node):
-            return node.with_src(_masked(src, inside))
+            return node.with_src(masked_index(src, inside))
         if node.op is Ops.CHECK and depends(node):
             return node.with_src((src[0], src[1] & inside))
         if node.op is Ops.STORE and depends(node) and not depends(node.src[0]):
             # The address is the same in every iteration, the stored value is not.
-            return node.with_src((src[0].with_src(_masked(src[0].src, inside)), src[1]))
+            return node.with_src((src[0].with_src(masked_index(src[0].src, inside)), src[1]))
         if node.op is Ops.REDUCE and axis in node.src[1:] and not (node.arg is Ops.ADD and _is_zero(src[0], inside)):
             identity = node.src[0].const_like(reduce_identity(node.arg, node.dtype))
             return node.with_src((inside.where(src[0], identity), *src[1:]))
@@ -72,7 +72,7 @@ def _implies(mask: UOp, inside: UOp) -> bool:
     return mask is inside or (mask.op is Ops.AND and any(_implies(part, inside) for part in mask.src))
 
 
-def _masked(src: tuple[UOp, ...], inside: UOp) -> tuple[UOp, ...]:
+def masked_index(src: tuple[UOp, ...], inside: UOp) -> tuple[UOp, ...]:
     """The sources of an INDEX with `inside` added to its mask."""
     return (*src[:2], src[2] & inside if len(src) == 3 else inside)
 

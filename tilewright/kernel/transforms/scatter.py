@@ -24,10 +24,10 @@ from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.simplify.reduce import difference_in_index, split_range
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, const, memory_of
-from tilewright.graph.walk import map_graph, substitute, toposort
+from tilewright.graph.walk import map_graph, size_of, substitute, toposort
 from tilewright.kernel.analysis.dependence import has_effects
-from tilewright.kernel.analysis.versions import exchange_range
-from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride
+from tilewright.kernel.analysis.versions import exchange_range, loads_from
+from tilewright.kernel.axes import KernelView, is_counted, make_range, stride
 from tilewright.kernel.transforms.common import Transform
 
 _OUTPUT = (AxisType.LOOP, AxisType.GLOBAL)
@@ -35,8 +35,8 @@ _OUTPUT = (AxisType.LOOP, AxisType.GLOBAL)
 
 class Terms(NamedTuple):
     """The terms of one store's reduction: `value` is accumulated at iteration `output_index` of the axis, where the
-    `conditions` hold; without an `op` it replaces what is there. `own` is what an output begins with, None where that
-    is the identity."""
+    `conditions` hold; without an `op` it replaces what is there. `own` is the value that an output starts with, None
+    where that is the identity."""
 
     store: UOp
     op: Op | None
@@ -73,7 +73,7 @@ def match_terms(store: UOp, axis: UOp) -> Terms | str:
         return "what is stored is not a reduction"
     if len(access.src) != 2 or not stride(access, axis):
         return "a store does not depend on axis {axis}"
-    if _reads_back(store):
+    if loads_from(store.src[1], memory_of(access)):
         return "a store goes to memory that the kernel reads"
     found = masked_term(value.src[0], value.arg)
     if found is None:
@@ -93,7 +93,8 @@ def match_terms(store: UOp, axis: UOp) -> Terms | str:
 
 
 class LastWritten(NamedTuple):
-    """`own`, or `value` of the last term: `number` is that term's, negative where there is none."""
+    """The value that the last term writes, or `own` where no term writes. `number` is the number of the last term,
+    negative where there is none; `value` is computed from it."""
 
     number: UOp
     own: UOp
@@ -123,8 +124,8 @@ def last_written(stored: UOp) -> LastWritten | None:
 
 
 def reduction_and_own(stored: UOp) -> tuple[UOp, UOp | None]:
-    """A reduction and what it is combined with, which may be left as it is where a sum is 0: `own + r`, or
-    `where(r == 0, own, own + r)`. The stored value itself, and None, where it is neither."""
+    """The reduction r and `own` of a stored `own + r`, or of `where(r == 0, own, own + r)`, which leaves `own` as it is
+    where a sum is 0. The stored value and None where it is neither."""
     whole, other = stored, None
     if stored.op is Ops.WHERE and stored.src[0].op in (Ops.CMPEQ, Ops.CMPNE):
         whole, other = stored.src[1:] if stored.src[0].op is Ops.CMPNE else stored.src[:0:-1]
@@ -151,7 +152,7 @@ def masked_term(term: UOp, op: Op) -> tuple[tuple[UOp, ...], UOp] | None:
         return tuple(parts_of(term, Ops.AND)), const(dtypes.bool, True)
     if term.op is Ops.CAST and term.src[0].dtype.is_bool and op is Ops.ADD:
         return tuple(parts_of(term.src[0], Ops.AND)), const(term.dtype, 1)
-    if term.op is Ops.CAST and op is Ops.ADD and term.src[0].dtype.is_float:  # of 0 is 0
+    if term.op is Ops.CAST and op is Ops.ADD and term.src[0].dtype.is_float:  # the cast of 0 is 0
         found = masked_term(term.src[0], op)
         return None if found is None else (found[0], UOp(Ops.CAST, term.dtype, (found[1],)))
     if term.op is not Ops.WHERE:
@@ -174,11 +175,6 @@ def index_compared(condition: UOp, axis: UOp) -> UOp | None:
         return None
     scale, rest = split
     return from_affine(rest.scaled(-1) if scale > 0 else rest)
-
-
-def _reads_back(store: UOp) -> bool:
-    memory = memory_of(store.src[0])
-    return any(node.op is Ops.LOAD and memory_of(node.src[0]) is memory for node in toposort(store.src[1]))
 
 
 # ---------------------------------------------------------------- the loop over the terms
@@ -247,8 +243,8 @@ def scattered(terms: Terms, axis: UOp, part: UOp, fresh: int, skips_loads: bool)
     output = at(clamped)
     has_row = not value.ranges <= output_index.ranges
     if parts == 1 and terms.op is not None and has_row:
-        # Nearly every term belongs here. One that does not combines the identity with a row, which takes no branch; a
-        # single element is stored elsewhere instead, as to select an address costs less than to select a float.
+        # Nearly every term is in range. Of a row, one that is not accumulates the identity, which takes no branch. Of a
+        # single element the store is masked instead: selecting an address costs less than selecting a float.
         target = UOp(Ops.INDEX, memory.dtype, (version, output))
         value = mask.where(value, identity)
     else:
@@ -279,7 +275,7 @@ def index_in_range(index: UOp, size: int) -> UOp:
 
 
 def masked_loads(value: UOp, mask: UOp) -> UOp:
-    """The value with its loads restricted to where the mask holds; what the mask is made of is loaded anyway."""
+    """The value with its loads restricted to where the mask holds, except those that the mask is computed from."""
     known = set(toposort(mask))
 
     def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:

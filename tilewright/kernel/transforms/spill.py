@@ -35,9 +35,9 @@ from tilewright.graph.kernels.levels import plan_levels
 from tilewright.graph.ops import AxisType, Ops, ParamArg, reduce_identity
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp, const, index_const
-from tilewright.graph.walk import substitute
+from tilewright.graph.walk import size_of, substitute
 from tilewright.kernel.analysis.dependence import has_effects
-from tilewright.kernel.axes import ADDED_ID, KernelView, is_counted, make_range, size_of, stride
+from tilewright.kernel.axes import ADDED_ID, KernelView, is_counted, make_range, stride
 from tilewright.kernel.transforms.common import Transform
 
 _MIN_FLOAT_BYTES = 4
@@ -53,9 +53,9 @@ def check_spill(view: KernelView, axis: UOp, argument: object) -> str | None:
     if len(found) != 1 or any(view.closers(loop) != found for loop in _loops(view, found[0])):
         return f"SPILL needs one reduction with a loop of its own inside axis {position}, there are {len(found)}"
     for moved in _moved(view, found[0], axis):
-        if not is_counted(moved) or any(moved in loop.src[0].ranges for loop in view.axes):
+        if not is_counted(moved) or view.sized_by(moved):
             number = view.axes.index(moved)
-            return f"SPILL needs loops of known size, axis {number} counts another or is counted by one"
+            return f"SPILL needs loops of known size, that of axis {number} or one inside it is computed"
     count = len(_loops(view, found[0]))
     if argument is not None and (isinstance(argument, bool) or argument not in range(1, count + 1)):
         return f"SPILL takes how many loops of the reduction it moves, {argument!r} is none of 1 to {count}"
@@ -96,7 +96,7 @@ class _SpilledReduction:
         plan = plan_levels(reduction, self.loops, terms=1)
         self.levels = plan.loops[::-1] if plan else (tuple(self.loops),)
         self.exchanges = plan.exchanges if plan else {}
-        self.slot = max((node.arg.slot for node in view.nodes if node.op is Ops.DEFINE_LOCAL), default=-1) + 1
+        self.slot = view.free_slot
         self.steps, self.size = _layout(view, reduction, self.moved)
         around = [loop for loop in reduction.ranges if not loop.arg.kind.is_tile and loop not in self.moved]
         self.around = sorted(around, key=lambda loop: loop.arg.id)

@@ -28,9 +28,9 @@ from tilewright.graph.ops import AxisType, Ops, ParamArg
 from tilewright.graph.records import OptOps
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, index_const, memory_of
-from tilewright.graph.walk import map_graph, substitute, toposort
+from tilewright.graph.walk import map_graph, size_of, substitute, toposort
 from tilewright.kernel.analysis.dot_terms import term_axis, term_dtype
-from tilewright.kernel.axes import ADDED_ID, KernelView, add_range, is_counted, make_range, size_of, stride
+from tilewright.kernel.axes import ADDED_ID, KernelView, add_range, is_counted, make_range, stride
 from tilewright.kernel.transforms.common import Transform
 from tilewright.kernel.transforms.halo import Side, find_sides, make_box
 
@@ -45,7 +45,8 @@ _VECTOR_BYTES = 16
 _MAX_PANEL_LINES = 4
 # Bytes of a work-group's memory after which its banks repeat.
 _BANKS_BYTES = 128
-# Streams at a large stride that a panel is written by, and lines at such a stride that an L1 holds at the least.
+# Streams of stores at a large stride that write a panel. A stride of which the L1 holds fewer than twice as many lines
+# is made longer.
 _MAX_STREAMS = 8
 # Nodes that an index of an operand must not depend on; a CHECK is evaluated once, where it is.
 _COMPUTED = frozenset({Ops.LOAD, Ops.REDUCE, Ops.CHECK})
@@ -126,8 +127,7 @@ def apply_stage(view: KernelView, axis: UOp, operand: int) -> UOp:
     access = operands(view)[operand]
     tile = tile_of(view, axis, access)
     dtype = staged_dtype(view, access)
-    used = [node.arg.slot for node in view.nodes if node.op is Ops.DEFINE_LOCAL]
-    slot = max(used, default=-1) + 1
+    slot = view.free_slot
     threads = view.of_kind(AxisType.LOCAL)
     sides = None if threads else find_sides(tile, access)
     if sides is not None:
@@ -166,8 +166,8 @@ def _copy_box(view: KernelView, axis: UOp, access: UOp, dtype: DType, slot: int,
 
 
 def staged_dtype(view: KernelView, access: UOp) -> DType:
-    """The dtype of the copy: where every use of the operand is the same conversion, it is fused into the copy. In a
-    work-group it is not, whose memory is too small for wider elements."""
+    """The dtype of the copy: where every use of the operand is the same conversion, it is fused into the copy. Not
+    in a work-group: its local memory is too small for wider elements."""
     loads = [node for node in view.nodes if node.op is Ops.LOAD and node.src[0] is access]
     users = [node for node in view.nodes if any(load in node.src for load in loads)]
     found = {node.dtype for node in users}
@@ -185,7 +185,7 @@ def _all(conditions: list[UOp]) -> tuple[UOp, ...]:
 
 
 def _layout(tile: list[UOp], itemsize: int, target: Target | None, has_banks: bool) -> tuple[dict[UOp, int], int]:
-    """The stride of each axis in the copy, the last axis being the fastest, and its length. On a CPU, whose target is
+    """The stride of each axis in the copy, the last axis being the fastest, and its length. Where `target`, a CPU, is
     given, a stride at which its L1 holds few lines is made a line longer. A transposed tile of a work-group is written
     along one axis and read along another: a stride that would reach one bank of its memory is made a vector longer."""
     steps: dict[UOp, int] = {}
@@ -272,8 +272,8 @@ def _panel_axes(tile: list[UOp], access: UOp, lanes: int, slot: int) -> tuple[li
 
 
 def _streams(tile: list[UOp], order: list[UOp], axis: UOp) -> int:
-    """How many iterations of an axis are inside a loop that is faster in the copy. Each is a stream of stores at a
-    large stride, of which an L1 holds few. 0 is all iterations."""
+    """How many iterations of an axis run inside a loop that is faster in the copy; 0 stands for all. Each of them is a
+    stream of stores at a large stride, and the L1 holds few lines of such streams."""
     is_slower = any(tile.index(axis) < tile.index(outer) for outer in order[: order.index(axis)])
     if not is_slower or size_of(axis) <= _MAX_STREAMS:
         return 0

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import exchange_axis
+from tilewright.graph.walk import exchange_axis, size_of
 from tilewright.kernel.analysis.dependence import check_order
-from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of
+from tilewright.kernel.axes import KernelView, is_counted, make_range
 from tilewright.kernel.transforms.common import Transform, prefixed
 
 _BETWEEN = (-1,)  # an id that no axis has
@@ -32,8 +32,8 @@ def check_swap(view: KernelView, axis: UOp, other: int) -> str | None:
     if view.closers(axis) != view.closers(partner):
         return f"SWAP needs loops that nest in each other, axis {position} and axis {other} are closed apart"
     for found in (axis, partner):
-        if not is_counted(found) or any(found in loop.src[0].ranges for loop in view.axes):
-            return f"SWAP needs loops of known size, axis {view.axes.index(found)} counts another or is counted by one"
+        if not is_counted(found) or view.sized_by(found):
+            return f"SWAP needs loops of known size, that of axis {view.axes.index(found)} or one inside it is computed"
     return prefixed("SWAP", check_order(view, axis) or check_order(view, partner))
 
 

@@ -17,12 +17,12 @@ from tilewright.graph.affine import Affine, affine, from_affine
 from tilewright.graph.ops import AxisType, DotArg, Ops
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import exchange_axis, substitute
+from tilewright.graph.walk import exchange_axis, size_of, substitute
 from tilewright.kernel.analysis.contraction import Contraction, match_contraction
-from tilewright.kernel.axes import KernelView, make_range, size_of
+from tilewright.kernel.axes import KernelView, make_range
 from tilewright.kernel.transforms.common import Transform
 from tilewright.kernel.transforms.pad import mask_axis
-from tilewright.kernel.transforms.tile_dot import apply_tiles, column_parts, plan_tiles
+from tilewright.kernel.transforms.tile_dot import apply_tiles, column_parts, index_in_tile, plan_tiles
 
 # The copy engine moves at least 16 bytes, at addresses that are multiples of 16 bytes.
 ALIGNMENT = 16
@@ -53,7 +53,7 @@ def check_tensor_core(view: KernelView, axis: UOp, name: str) -> str | None:
     core = find_core(view.target, name)
     if core is None:
         known = ", ".join(each.name for each in view.target.tensor_cores) or "none"
-        return f"TC: {view.target.name} has no tensor core {name!r}, of those that it has: {known}"
+        return f"TC: {view.target.name} has no tensor core {name!r}, it has: {known}"
     reason = check_bulk(view, axis, core)
     if reason is None or core.staged_line_bytes is None:
         return reason
@@ -144,7 +144,7 @@ def _match_operand(load: UOp, own: UOp, summed: UOp) -> Operand | None:
 
 
 def _size_of_rows(load: UOp, own: UOp) -> int | None:
-    """How many iterations of its own axis a load is not masked off in; None where its mask is another one."""
+    """The number of iterations of its own axis in which a load reads memory; None where its mask is not `own < n`."""
     if len(load.src[0].src) == 2:
         return size_of(own)
     mask = load.src[0].src[2]
@@ -181,14 +181,10 @@ def _check_steps(operand: Operand, core: TensorCore) -> str | None:
 def _lay_out(
     sink: UOp, axis: UOp, parts: tuple[CoreAxis, ...], size: int, core: TensorCore, last: tuple[int, ...]
 ) -> UOp:
-    """The axis as a tile number of the grid and an index inside the tile; iterations past its end are masked off. The
-    ids of thread axes come after `last`, in the core's order and not in that of rows and columns."""
+    """The axis as a tile number of the grid and an index inside the tile; iterations past its end are masked
+    off."""
     tiles = make_range(-(-size_of(axis) // size), (*axis.arg.id, 0), AxisType.GLOBAL)
-    position = tiles * size
-    for number, part in enumerate(parts):
-        identity = (*last, 9, core.thread_number(part)) if part.thread else (*axis.arg.id, number + 1)
-        kind = AxisType.LOCAL if part.thread else AxisType.UPCAST
-        position = position + make_range(part.size, identity, kind) * part.step
+    position = index_in_tile(tiles * size, axis.arg.id, parts, core, last)
     if size_of(axis) % size == 0:
         return exchange_axis(sink, axis, position)
     # Masked while it is still one axis: every access that depends on it is then known.

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.dependence import check_cores
-from tilewright.kernel.axes import KernelView, is_counted, size_of, split_axis
+from tilewright.kernel.axes import KernelView, is_counted, split_axis
 from tilewright.kernel.transforms.common import Transform, check_output_loop, prefixed
 
 

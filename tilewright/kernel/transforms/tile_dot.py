@@ -11,8 +11,8 @@ tile of either operand and adds their product, a TILE_DOT, to the accumulators.
                 acc[i1, j1] += TILE_DOT(left, right)
               out[i0 + i1, j0 + j1] = f(acc[i1, j1])
 
-Every group of loops is one number, which an operand's loops are computed from by division. Elements are staged in the
-order that they have in memory, as vectors where they are contiguous and aligned."""
+Every group of loops is flattened to one number, from which an operand's loops are computed by division. Elements are
+staged in the order that they have in memory, as vectors where they are contiguous and aligned."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from tilewright.graph.affine import affine
 from tilewright.graph.ops import AxisType, Ops, ParamArg, TileDotArg
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, const, index_const
-from tilewright.graph.walk import exchange_axis, map_graph, substitute
+from tilewright.graph.walk import exchange_axis, map_graph, size_of, substitute
 from tilewright.kernel.analysis.contraction import Contraction, Operand, count
-from tilewright.kernel.axes import KernelView, add_range, make_range, size_of
-from tilewright.kernel.transforms.pad import mask_axis
+from tilewright.kernel.axes import KernelView, add_range, make_range
+from tilewright.kernel.transforms.pad import mask_axis, masked_index
 
 # Bytes of a vector that one thread copies.
 VECTOR_BYTES = 16
@@ -71,7 +71,7 @@ def plan_tiles(contraction: Contraction, core: TensorCore) -> TilePlan:
         order = (*sorted(others, key=lambda axis: (-_largest_stride(contraction, axis), axis.arg.id)), fastest)
         left = _plan_staging(contraction.left, fastest, core, core.rows)
         right = _plan_staging(contraction.right, fastest, core, core.columns)
-        # A step that lies inside of one iteration of the other loops needs no division per element.
+        # A step inside one iteration of the other loops needs no division per element.
         score = (
             left.lanes + right.lanes,
             int(size_of(fastest) % core.depth == 0),
@@ -89,8 +89,8 @@ def _largest_stride(contraction: Contraction, axis: UOp) -> int:
 
 
 def _plan_staging(operand: Operand, summed: UOp, core: TensorCore, size: int) -> Staging:
-    """Along the summed loop, or along the own loop with the widest vectors; of equal ones the one with the smaller
-    stride in memory. The own loops keep the order of the store where another has no wider vectors."""
+    """Copies along the summed loop or along an own loop, whichever has the wider vectors; at equal widths along the one
+    with the smaller stride in memory. The own loops keep the order of the store unless another has wider vectors."""
     elements, usual = size * core.depth, operand.loops[-1]
     widths = {axis: _vector_width(operand, axis, core, elements, size) for axis in operand.loops}
     own = max(operand.loops, key=lambda axis: (widths[axis], axis is usual))
@@ -136,7 +136,7 @@ def apply_tiles(view: KernelView, plan: TilePlan) -> UOp:
     for staging, parts, size in sides:
         identity = staging.loops[0].arg.id
         tiles.append(make_range(-(-count(staging.loops) // size), (*identity, 0), AxisType.GLOBAL))
-        inside.append(_inside(identity, parts, core, last))
+        inside.append(index_in_tile(index_const(0), identity, parts, core, last))
     step = make_range(plan.steps, (*plan.summed[0].arg.id, 0), AxisType.REDUCE) if plan.steps > 1 else None
     total = _multiply(plan, tiles, inside, step, last)
     sink = substitute(view.sink, {contraction.reduce: total})
@@ -160,9 +160,11 @@ def column_parts(view: KernelView, core: TensorCore, loops: tuple[UOp, ...]) -> 
     return core.column_axes
 
 
-def _inside(identity: tuple[int, ...], parts: tuple[CoreAxis, ...], core: TensorCore, last: tuple[int, ...]) -> UOp:
-    """The number of a row or column inside of its tile. Thread axes have ids in the core's order, after all others."""
-    total = index_const(0)
+def index_in_tile(
+    total: UOp, identity: tuple[int, ...], parts: tuple[CoreAxis, ...], core: TensorCore, last: tuple[int, ...]
+) -> UOp:
+    """`total` plus the number of a row or column inside its tile. The ids of thread axes come after `last`, in the
+    core's order and not in that of rows and columns."""
     for number, part in enumerate(parts):
         axis = (
             make_range(part.size, _thread_id(core, part, last), AxisType.LOCAL)
@@ -178,7 +180,8 @@ def _thread_id(core: TensorCore, part: CoreAxis, last: tuple[int, ...]) -> tuple
 
 
 def _lay_out(sink: UOp, loops: tuple[UOp, ...], position: UOp, size: int) -> UOp:
-    """The loops written as one number, and that as `position`; where it reaches past their end it is masked off."""
+    """The kernel with the loops flattened into one, and that exchanged for `position`; past its end it is masked
+    off."""
     total = count(loops)
     flat = make_range(size, loops[0].arg.id, AxisType.LOOP)
     coordinates = decode(loops, flat, 1)
@@ -243,12 +246,12 @@ def _copy(
     made: list[UOp] = []
 
     add = functools.partial(add_range, made, slot)
-    number, written = thread, rounds
+    number, unrolled = thread, rounds
     if rounds > MAX_ROUNDS:
-        written = next(n for n in range(MAX_ROUNDS, 0, -1) if rounds % n == 0)
-        number = number + add(rounds // written, AxisType.LOOP) * (written * core.threads)
-    if written > 1:
-        number = number + add(written, AxisType.UPCAST) * core.threads
+        unrolled = next(n for n in range(MAX_ROUNDS, 0, -1) if rounds % n == 0)
+        number = number + add(rounds // unrolled, AxisType.LOOP) * (unrolled * core.threads)
+    if unrolled > 1:
+        number = number + add(unrolled, AxisType.UPCAST) * core.threads
     lane = add(lanes, AxisType.UPCAST) if lanes > 1 else None
     fast = (core.depth if staging.is_summed_fast else size) // lanes
     digits = (number % fast, number // fast)
@@ -273,8 +276,8 @@ def _copy(
     version = memory
     if step is not None:
         version = UOp(Ops.AFTER, memory.dtype, (memory, UOp(Ops.BARRIER, dtypes.void, (step,), _BEFORE_COPY)))
-    place = UOp(Ops.INDEX, memory.dtype, (version, simplify(layout.position(*at))))
-    store = UOp(Ops.STORE, dtypes.void, (place, simplify(value)))
+    address = UOp(Ops.INDEX, memory.dtype, (version, simplify(layout.position(*at))))
+    store = UOp(Ops.STORE, dtypes.void, (address, simplify(value)))
     return UOp(Ops.END, dtypes.void, (store, *made, *threads))
 
 
@@ -287,7 +290,7 @@ def _mask_loads(value: UOp, inside: UOp) -> UOp:
 
     def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
         if node.op is Ops.INDEX:
-            return node.with_src((*src[:2], src[2] & inside if len(src) == 3 else inside))
+            return node.with_src(masked_index(src, inside))
         if node.op is Ops.CHECK:
             return node.with_src((src[0], src[1] & inside))
         return None

@@ -1,5 +1,5 @@
-"""Numbers that a file says of its model. In: a dict from names to whatever a file holds. Out: values of the types that
-were asked for; an error that names the file and the key where they are of another type."""
+"""The facts that a file states of its model. In: a dict from names to the values in a file. Out: values of the types
+that were asked for; an error that names the file and the key where they are of another type."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_POSITIVE = 1e30
 
 
 class Facts:
-    """`prefix` stands before every name that is asked for."""
+    """`prefix` is put before every name that is asked for."""
 
     def __init__(self, values: Mapping[str, Any], source: str, prefix: str = "") -> None:
         self.values = values

@@ -1,5 +1,5 @@
 """A language model in a GGUF file. In: a path. Out: the network over the mapped file, its weights quantised as they are
-there. What a family means by its numbers and how its rotary embedding pairs features is in the tables here."""
+there. The tables here have what a family's files do not state, and how its rotary embedding pairs features."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tilewright.nn.formats.gguf_header import DEFAULT_ALIGNMENT
 from tilewright.nn.formats.mapped import Path, damaged, tensor_at
 from tilewright.tensor.tensor import Tensor
 
-# By architecture, what its files leave unsaid. Rotary features are paired as llama.cpp pairs them for it.
+# By architecture, what its files do not state. Rotary features are paired as in llama.cpp.
 _FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"interleaved": True, "experts": {"renormalise": True}},
     "qwen2": {},
@@ -32,7 +32,7 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "glm4moe": {"experts": {"group_best": 2}, "names": {"post_attention_norm": "ffn_norm"}},
     "deepseek2": {"interleaved": True, "latent": True, "experts": {"group_best": 2}},
 }
-_SIGMOID = 2  # the number of this scoring of experts
+_SIGMOID = 2  # GGUF's number for experts that are scored by a sigmoid
 # Of Gemma 3: every n-th layer is global; the base of the others; the layers of the model with another query scale.
 _GEMMA_PATTERN = 6
 _GEMMA_LOCAL_BASE = 10000.0
@@ -40,7 +40,7 @@ _GEMMA_LARGEST_LAYERS = 62
 
 
 def load_gguf(path: Path, device: str | None = None, dtype: DType = dtypes.float32) -> LoadedModel:
-    """The model of a GGUF file, or of several; of its weights nothing is read yet."""
+    """The model of a GGUF file, or of several; no weights are read yet."""
     parts = open_parts("load_model", path)
     for part in parts:
         check_types(part)
@@ -58,7 +58,7 @@ def load_gguf(path: Path, device: str | None = None, dtype: DType = dtypes.float
 
 
 def check_types(file: GgufFile) -> None:
-    """Refuses a file with weights that cannot be decoded, or that do not lie where the format has them, before any of
+    """Refuses a file with weights that cannot be decoded, or that are not aligned as the format requires, before any of
     it is used."""
     alignment = file.facts.get("general.alignment", DEFAULT_ALIGNMENT)
     for each in file.tensors:
@@ -71,7 +71,7 @@ def check_types(file: GgufFile) -> None:
 
 
 def _own_name(name: str, other_names: dict[str, str]) -> str:
-    """The name of a tensor, where its family has another for the same thing: blk.3.post_attention_norm.weight."""
+    """The name that is used here for a tensor of a family with other names: blk.3.post_attention_norm.weight."""
     parts = name.split(".")
     return ".".join(other_names.get(part, part) for part in parts) if len(parts) == 4 else name
 
@@ -119,7 +119,7 @@ def make_config(facts: Facts, architecture: str, held: dict[str, Tensor | Quanti
 
 
 def _as_gemma(config: Config, own: Facts) -> Config:
-    """Norms behind the parts, local layers, GeGLU. The file has 1 added to the weights of norms already."""
+    """Norms after attention and feed-forward, local layers, GeGLU. The file has 1 added to the weights of norms."""
     per_head = config.hidden_size // config.head_count
     return replace(
         config,
@@ -152,7 +152,7 @@ def _experts(own: Facts, router: dict[str, Any]) -> Experts:
 
 
 def _latent(own: Facts) -> Latent:
-    """Older files say the sizes of heads where newer ones say those of latents, which these have beside them."""
+    """Newer files have the sizes of heads under names with `_mla`, older ones under the plain names."""
     key_size = own.whole("attention.key_length_mla", own.whole("attention.key_length"))
     rope_size = own.whole("rope.dimension_count")
     return Latent(

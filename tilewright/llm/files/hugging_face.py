@@ -52,7 +52,7 @@ _IN_LAYER = {
     "mlp.shared_experts.up_proj": "ffn_up_shexp",
     "mlp.shared_experts.down_proj": "ffn_down_shexp",
 }
-# Where there are norms behind the parts too, the name of one of them means another.
+# With norms after attention and feed-forward too, `post_attention_layernorm` is another norm.
 _WITH_POST_NORMS = {
     "post_attention_layernorm": "post_attention_norm",
     "pre_feedforward_layernorm": "ffn_norm",
@@ -72,7 +72,7 @@ _EXPERT = re.compile(r"(?:mlp|block_sparse_moe)\.experts\.(\d{1,5})\.(\w+)\.weig
 
 
 def load_folder(path: str, device: str | None = None, dtype: DType = dtypes.float32) -> LoadedModel:
-    """The model of a folder; of its weights nothing is read yet, except experts that are saved one by one."""
+    """The model of a folder; no weights are read yet, except experts that are saved one by one."""
     facts = read_json(os.path.join(path, "config.json"))
     family = facts.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
@@ -103,7 +103,7 @@ def read_json(path: str) -> dict[str, Any]:
 
 
 def _end_tokens(path: str, facts: dict[str, Any]) -> tuple[int, ...]:
-    """Those of `generation_config.json`, where there is one, and those of `config.json`."""
+    """The end tokens of `generation_config.json`, where there is one, and of `config.json`."""
     beside = os.path.join(path, "generation_config.json")
     records = [read_json(beside), facts] if os.path.exists(beside) else [facts]
     found: list[int] = []
@@ -159,7 +159,8 @@ def _inner_weights(layer: int, inner: str, tensor: Tensor, in_layer: dict[str, s
 
 
 def _joined(parts: dict[int, Tensor]) -> Tensor:
-    """Experts 0, 1, ... as one weight; what lacks one, or has one of another shape, does not fit later."""
+    """Experts 0, 1, ... as one weight. Where one is missing or has another shape, the first alone, whose shape is
+    refused later."""
     ordered = [parts[number] for number in sorted(parts)]
     if sorted(parts) != list(range(len(parts))) or any(part.shape != ordered[0].shape for part in ordered):
         return ordered[0]

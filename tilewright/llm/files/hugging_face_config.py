@@ -1,4 +1,4 @@
-"""What `config.json` says of a model. In: its values. Out: our configuration. A family is a set of defaults and of the
+"""The configuration in `config.json`. In: its values. Out: a `Config`. A family is a set of defaults and of the
 features that its name implies; what a file asks for beyond that is refused by name."""
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _window(said: Facts, layer_count: int) -> tuple[int, tuple[bool, ...]]:
 
 
 def _ropes(said: Facts, head_size: int, interleaved: bool) -> tuple[Rope, Rope | None]:
-    """That of all layers, or those of global and of local ones."""
+    """The rotary embedding of all layers; or that of global and that of local layers."""
     parameters = said.record("rope_parameters")
     if parameters is not None and parameters.has("full_attention"):
         full, local = parameters.record("full_attention"), parameters.record("sliding_attention")
@@ -161,7 +161,7 @@ def _yarn_magnitude(parameters: Facts, factor: float) -> float:
 
 
 def _latent_magnitude(said: Facts) -> float:
-    """What latent attention multiplies its scores by where its rotary embedding is stretched."""
+    """The factor of the scores of latent attention whose rotary embedding is stretched."""
     parameters = said.record("rope_parameters") or said.record("rope_scaling")
     if parameters is None or parameters.text("rope_type", parameters.text("type", "default")) == "default":
         return 1.0

@@ -1,5 +1,5 @@
 """A language model from a path. In: a GGUF file, a folder of Hugging Face, or the checkpoint of stories260K. Out: the
-network and what a tokenizer is made from. The contents say what a file is, not its name."""
+network and what a tokenizer is made from. A file with the magic of GGUF, or its suffix, is a GGUF file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def load_model(path: Path, device: Devices | None = None, dtype: DType | str | N
     wanted = dtypes.float32 if dtype is None else to_dtype(dtype)
     if not wanted.is_float:
         raise DTypeError("load_model", f"activations cannot be {wanted.name}", "give a float dtype")
-    # A reader is imported for its files alone: that of folders brings safetensors and JSON of other libraries with it.
+    # Each reader is imported only for its files: that of folders imports safetensors and other libraries.
     if os.path.isdir(path):
         from tilewright.llm.files.hugging_face import load_folder
 

@@ -1,4 +1,4 @@
-"""The checkpoint of stories260K and its kin. In: a header of seven int32, then float32 weights one behind the other.
+"""The checkpoints of llama2.c, such as stories260K. In: a header of seven int32, then float32 weights in order.
 Out: a model. The rotary tables at the end are not needed; a negative vocabulary says that the head is not tied."""
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _config(name: str, header: tuple[int, ...]) -> Config:
 
 
 def _layout(config: Config) -> list[tuple[str, tuple[int, ...]]]:
-    """Names and shapes in the order of the file; those of layers have all layers in one."""
+    """Names and shapes in the order of the file; a name with {} is one tensor for all layers."""
     count, hidden, ffn = config.layer_count, config.hidden_size, config.ffn_size
     rows = config.kv_head_count * config.head_size
     found: list[tuple[str, tuple[int, ...]]] = [

@@ -1,7 +1,7 @@
 """Activations in 8 bits. In: rows of floats. Out: for each run of 32 the integers -127 to 127 and the scale of their
 largest one, and for each part of a block the sum of its integers times the scale. The error of an element is at most
-half a scale, 1/254 of the largest of its run: relative to the norm of a row about 0.4 % of normal numbers. What is lost
-is an activation too (`rounding_errors`): added as a second term, it makes 16 bits of 8.
+half a scale, 1/254 of the largest of its run: relative to the norm of a row about 0.4 % of normal numbers. The
+rounding errors (`rounding_errors`) may be quantised too and added as a second term, for about 16 bits.
 
 A scale is repeated for each part, so that a kernel loads scales and sums of parts with stride 1."""
 
@@ -40,7 +40,7 @@ def _reduce(op: object, value: UOp, *ranges: UOp) -> UOp:
 
 
 class _Rounding:
-    """The scale of a run of which `loaded` gives the elements, and the integer of each."""
+    """The scale of a run, and the integer of each of its elements, which `loaded` gives."""
 
     def __init__(self, loaded: Callable[[UOp], UOp]) -> None:
         self.loaded = loaded
@@ -58,7 +58,8 @@ class _Rounding:
 
 @functools.lru_cache(maxsize=64)
 def quantise_kernel(parts: int, lanes: int) -> PureKernel:
-    """Of runs that `parts` of blocks share. With `lanes`, groups of 4 elements of that many rows are neighbours."""
+    """Quantises runs, each over `parts` parts of a block. With `lanes`, groups of 4 elements of that many rows are
+    neighbours."""
 
     def kernel(values: UOp, scales: UOp, sums: UOp, x: UOp) -> UOp:
         # A tile of many rows is a task for a core; that of one token takes less time than waking another core.
@@ -69,16 +70,16 @@ def quantise_kernel(parts: int, lanes: int) -> PureKernel:
         scale, rounded = rounding.scale, rounding.integer
         if lanes == 1:
             group, term = UOp.range(1, 4, AxisType.UNROLL), UOp.range(RUN, 5, AxisType.UPCAST)
-            place = values[row, run * RUN + term]
+            target = values[row, run * RUN + term]
         else:
             group, term = UOp.range(RUN // TERMS, 4, AxisType.UNROLL), UOp.range(TERMS, 5, AxisType.UPCAST)
-            place = values[tile, run * (RUN // TERMS) + group, lane, term]
-        effects = [place.store(rounded(group * TERMS + term).cast(dtypes.int8)).end(group, term)]
+            target = values[tile, run * (RUN // TERMS) + group, lane, term]
+        effects = [target.store(rounded(group * TERMS + term).cast(dtypes.int8)).end(group, term)]
         part, inner = UOp.range(parts, 6, AxisType.UNROLL), UOp.range(length, 7, AxisType.UPCAST)
         total = _reduce(Ops.ADD, rounded(part * length + inner), inner)
         for memory, value in ((scales, scale), (sums, total.cast(dtypes.float32) * scale)):
-            place = memory[row, run * parts + part] if lanes == 1 else memory[tile, run * parts + part, lane]
-            effects.append(place.store(value).end(part))
+            target = memory[row, run * parts + part] if lanes == 1 else memory[tile, run * parts + part, lane]
+            effects.append(target.store(value).end(part))
         return UOp.group(*effects).end(tile, lane, run).sink(arg=KernelInfo("quantise_activations", ()))
 
     return PureKernel(kernel)
@@ -98,7 +99,7 @@ def _errors_kernel() -> PureKernel:
 
 
 def rounding_errors(x: Tensor) -> Tensor:
-    """x (rows, columns) less what `quantise` makes of it, in float32."""
+    """x (rows, columns) minus its quantised value, in float32."""
     errors = Tensor.empty(*x.shape, dtype=dtypes.float32, device=x.device)
     return errors.custom_kernel(x, fxn=_errors_kernel())[0]
 

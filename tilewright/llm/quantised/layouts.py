@@ -79,7 +79,7 @@ def _shifted(byte: UOp, amount: UOp) -> UOp:
 
 
 def _nibble(first: int) -> Callable[[Bytes, UOp, UOp], UOp]:
-    """Parts in turns: the low and the high nibbles of each run of bytes."""
+    """Parts alternate: the low nibbles of a run of bytes, then its high ones."""
 
     def field(block: Bytes, part: UOp, element: UOp) -> UOp:
         return _shifted(block.packed(element + first), part * 4) & 15
@@ -88,7 +88,7 @@ def _nibble(first: int) -> Callable[[Bytes, UOp, UOp], UOp]:
 
 
 def _bit(byte: UOp, number: UOp, nibble: UOp) -> UOp:
-    """16 where a bit of the byte is set, which a mask tells: bytes have no shifts by different amounts."""
+    """16 where a bit of the byte is set. Tested with a mask: vectors of bytes have no shifts by different amounts."""
     mask = (number * 0 + 1) << number
     return (byte & mask.cast(byte.dtype)).ne(0).where(nibble.const_like(16), nibble.const_like(0))
 

@@ -138,7 +138,7 @@ def token_lanes(device: Devices, tokens: int) -> int:
 
 
 def rows_at_once(layout: Layout, rows: int, tokens: int) -> int:
-    """Of a product with few tokens."""
+    """The rows of weights in a tile of a product with few tokens."""
     most = min(MAX_ROWS, max(1, ACCUMULATORS // tokens))
     if layout.scales > 1:
         most = 2 if tokens == 1 else 1
@@ -201,7 +201,7 @@ def _few(kind: BlockType, blocks: Tensor, x: Tensor) -> Tensor:
 
 
 def _gradient(kind: BlockType, gradient: Tensor, *given: Tensor) -> tuple[Tensor | None, ...]:
-    """The gradient of the activations, which the product of the decoded weights has: rounding is passed over."""
+    """The gradient of the activations in a product with the decoded weights: rounding is ignored."""
     weights, x = given[1], given[-1]
     found = gradient.flatten(1) @ decode(kind, weights.reshape(-1, weights.shape[-1]), gradient.dtype)
     return (*[None] * (len(given) - 1), found.cast(x.dtype))
@@ -290,7 +290,7 @@ def _warp_gradient(
     return (None, found[0], *[None] * (count + form.has_choice), *found[1:])
 
 
-# Kernels are given the activations as well, which they do not touch: their gradient goes there.
+# Kernels have the unquantised activations as an argument that they do not read: the gradient is that of this argument.
 
 
 @functools.lru_cache(maxsize=256)

@@ -69,7 +69,7 @@ def _signed(fields: Tensor, offset: int) -> Tensor:
 
 
 def _level(index: Tensor) -> Tensor:
-    """The level of a 4-bit index, by selections: no table has to lie in memory."""
+    """The level of a 4-bit index, by selections: no table is read from memory."""
     found = [Tensor.full((), level, dtype=dtypes.int8, device=index.device) for level in _LEVELS]
     for bit in range(4):
         is_odd = (index >> bit) & 1 != 0

@@ -31,8 +31,8 @@ GROUP_THREADS = 128
 # Threads of a multiprocessor that keep its loads in flight: with fewer, a thread has fewer rows.
 BUSY_THREADS = 512
 # A field below 2**7 in the highest bits of the fraction of 1.0 is 1 + field / 128, for a shift and a mask. The sum of
-# such numbers times activations, less the sum of activations, is that of the fields: no weight is converted, of which a
-# processor does less at a time than of multiplications.
+# such numbers times activations, less the sum of activations, is that of the fields: no weight is converted, and
+# conversions have a lower throughput than multiplications.
 FIELDS, FIELD_SHIFT, ONE_BITS = 128.0, 16, 0x3F800000
 
 
@@ -54,12 +54,12 @@ def largest_divisor(size: int, limit: int) -> int:
 
 
 def bytes_at_once(layout: Layout, nbytes: int) -> int:
-    """A power of two that divides the distance of blocks."""
+    """The bytes of one load: a power of two that divides the size of a block."""
     return min(MAX_WIDTH, layout.length, math.gcd(nbytes, MAX_WIDTH))
 
 
 def steps_of(layout: Layout, nbytes: int, columns: int) -> int:
-    """Loads of `nbytes` that a row of `columns` weights takes."""
+    """The loads of a row of `columns` weights, in blocks of `nbytes`."""
     return columns // layout.together // bytes_at_once(layout, nbytes)
 
 
@@ -92,7 +92,7 @@ def decoded_sum(layout: Layout, data: Bytes, part: UOp, element: UOp, activation
 
 
 class Form(NamedTuple):
-    """What a kernel computes: with the `activation` of a gate, with experts that are chosen, with their sum."""
+    """The variant of the kernel: `activation` of a gate times another product, chosen experts, their weighted sum."""
 
     activation: str = ""
     has_choice: bool = False
@@ -121,7 +121,7 @@ def warp_product(layout: Layout, nbytes: int, tile: WarpTile, form: Form, name: 
         outer = UOp.range(rows // (tile.rows * tile.groups), 2, AxisType.GLOBAL)
         group = UOp.range(tile.groups, 3, AxisType.LOCAL)
         inner = UOp.range(tile.rows, 4, AxisType.UPCAST)
-        # Rows of a work-group at a distance: threads of one row are neighbours, as their steps are the shortest.
+        # The threads of a row are adjacent; the rows of a work-group are at a large stride.
         row = (group * (rows // (tile.rows * tile.groups)) + outer) * tile.rows + inner
         lane = UOp.range(tile.lanes, 5, AxisType.GROUP)
         steps = steps_of(layout, nbytes, x.shape[2])

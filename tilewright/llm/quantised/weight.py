@@ -1,5 +1,5 @@
-"""A weight that stays quantised. In: a block format, a logical shape, the bytes of its rows. Out: its values, rows
-of it, and products with activations. A model has these where its file is quantised."""
+"""A weight that stays quantised. In: a block format, a logical shape, the bytes of its rows. Out: its values, some of
+its rows, and products with activations. The weights of a quantised file are these."""
 
 from __future__ import annotations
 

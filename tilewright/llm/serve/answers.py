@@ -43,7 +43,7 @@ class Channel:
 
 @dataclass
 class Choice:
-    """What has come for one job so far."""
+    """The events of one job so far."""
 
     text: str = ""
     tokens: int = 0
@@ -53,8 +53,8 @@ class Choice:
 
 @dataclass
 class Answer:
-    """One request's answer while it grows. `before` is the text that `echo` puts ahead of each choice; `each` says how
-    many choices a prompt has, whose tokens count once."""
+    """One request's answer while it grows. `before` is the text that `echo` puts before each choice; `each` is the
+    number of choices of a prompt, whose tokens are counted once."""
 
     model: str
     chat: bool
@@ -74,7 +74,7 @@ class Answer:
         return all(choice.reason for choice in self.choices)
 
     def add(self, index: int, event: Event) -> None:
-        """Take one event in; one that says why there is no answer is raised."""
+        """Adds one event; a failure is raised."""
         choice = self.choices[index]
         if isinstance(event, Failure):
             raise event.error

@@ -1,6 +1,6 @@
 """The routes of the server. In: a model and settings. Out: an ASGI application.
 
-A request is read and checked, its prompts are encoded on a thread of their own, its jobs go to the worker, and their
+A request is read and checked, its prompts are encoded on a separate thread, its jobs go to the worker, and their
 events become the answer. When the client leaves, its jobs are cancelled."""
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class JobStream(StreamingResponse):
 
 
 class Service:
-    """One model behind HTTP: what the routes share."""
+    """One model behind HTTP: the state that the routes share."""
 
     def __init__(self, model: ServedModel, settings: Settings) -> None:
         self.model = model
@@ -248,7 +248,7 @@ def make_app(service: Service) -> Starlette:
 
 
 async def _unless_client_leaves(request: Request, answer: Any) -> Response:
-    """The answer, awaited for as long as the client does."""
+    """Awaits the answer until the client disconnects."""
     finished = asyncio.ensure_future(answer)
     left = asyncio.ensure_future(_client_leaves(request))
     try:

@@ -1,5 +1,5 @@
-"""What a client is told when its request cannot be served. In: a status and a sentence. Out: the body that OpenAI's
-clients understand. Raised while a request is read or run, turned into a response by `app`; never leaves the server."""
+"""Errors as answers to a client. In: a status and a message. Out: the body that OpenAI's clients understand. Raised
+while a request is read or run, turned into a response by `app`; never leaves the server."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class ApiError(Exception):
 
 
 def wrong_field(param: str, message: str) -> ApiError:
-    """A field of a request that does not hold what it must."""
+    """A field of a request with a value that is not allowed."""
     return ApiError(400, f"{param}: {message}", code="invalid_value", param=param)
 
 
 def unsupported_field(param: str, message: str) -> ApiError:
-    """A field of OpenAI's that asks for what this server does not do."""
+    """A field of OpenAI's API that this server does not support."""
     return ApiError(400, f"{param}: {message}", code="unsupported_parameter", param=param)
 
 

@@ -1,4 +1,4 @@
-"""What stands before the routes. In: every request. Out: a refusal, or the request passed on and its status counted.
+"""The checks before the routes. In: every request. Out: a refusal, or the request passed on and its status counted.
 
 Checked in this order: the size of the headers, the host that the request names, the web page it comes from, the key.
 A plain ASGI application, so that a stream passes through it piece by piece."""
@@ -15,9 +15,9 @@ from tilewright.llm.serve.errors import ApiError
 from tilewright.llm.serve.metrics import Metrics
 from tilewright.llm.serve.settings import Settings
 
-# What needs no key: the page, which asks for one, and what a load balancer looks at.
+# Paths without a key: the page, which asks for one, and the health check of load balancers.
 OPEN_PATHS = frozenset({"/", "/health", "/favicon.ico"})
-# Paths that are counted by name; others are one, so that a scanner of paths does not fill the metrics.
+# Paths that are counted by name; all others are counted together, so that a scanner does not fill the metrics.
 COUNTED_PATHS = OPEN_PATHS | {"/v1/chat/completions", "/v1/completions", "/v1/models", "/metrics"}
 MAX_HEAD_BYTES = 32 << 10
 SECURITY_HEADERS = {
@@ -28,7 +28,7 @@ SECURITY_HEADERS = {
 
 
 class Guard:
-    """Refuses requests that are not for this server or not from whom it serves."""
+    """Refuses requests for another host, from a page of another origin, or without the key."""
 
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
         self.app = app

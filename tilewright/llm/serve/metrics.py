@@ -1,6 +1,6 @@
-"""What a server counts. In: calls as requests arrive, run and end. Out: Prometheus' text for `/metrics`.
+"""The metrics of a server. In: calls as requests arrive, run and end. Out: Prometheus' text for `/metrics`.
 
-Every server has a registry of its own, so that two of them in one process do not add to each other's numbers."""
+Every server has its own registry, so that two in one process do not add to each other's numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the server needs of a language model. In: a prompt as text, messages or tokens. Out: tokens, then text.
+"""The interface between the server and a language model. In: a prompt as text, messages or tokens. Out: tokens, then
+text.
 
 The server is written against these protocols; `llm/generator.py`, `llm/text.py` and the tokenizer satisfy them through
 `Served` below."""
@@ -66,7 +67,7 @@ class ServedModel(Protocol):
 
 
 class Served:
-    """A model that was opened as for chat. Its name is that of its file, and not where that lies."""
+    """A model that was opened for chat. Its name is that of its file, without the folder."""
 
     def __init__(self, chat: ChatModel) -> None:
         self.name = Path(chat.name).stem if Path(chat.name).exists() else chat.name
@@ -85,11 +86,12 @@ class Served:
 
     def warm_up(self) -> Iterator[None]:
         """Run each size of a prompt's piece and each size of a batch until it is recorded and compiled, one step at a
-        time. What is compiled first is what a lone client needs."""
+        time. The sizes that a single client needs come first."""
         for size in sorted(PIECES, key=lambda size: abs(size - COMMON_PIECE)):
             if size + WARM_CALLS < self.context:
                 for number in range(WARM_CALLS):
-                    # They begin alike, so all are put into one slot; and differ, so none is found there.
+                    # They have the same first token, so all are put into one slot; the others differ, so none is
+                    # reused.
                     prompt = [0, *[(number + 1) % self.vocabulary] * (size - 1)]
                     yield from self._run(self.start(prompt, Sampling(), WARM_CALLS))
         yield from self._run(*map(self._start_row, range(self.slots)))

@@ -24,7 +24,7 @@ MIN_TOP_P = 1e-6
 
 @dataclass(frozen=True)
 class NumberField:
-    """A field that holds a number: its bounds, and what it is where it is left out or null."""
+    """A field with a number: its bounds, and its default where it is left out or null."""
 
     low: float
     high: float
@@ -32,7 +32,7 @@ class NumberField:
     whole: bool = False
 
 
-# The names beside OpenAI's own are those that other servers of local models have.
+# The names that are not OpenAI's are those of other servers of local models.
 SAMPLING_FIELDS: dict[str, NumberField] = {
     "temperature": NumberField(0.0, 2.0, 1.0),
     "top_p": NumberField(0.0, 1.0, 1.0),
@@ -50,7 +50,7 @@ COUNT_FIELDS: dict[str, NumberField] = {
 WITHOUT_EFFECT = frozenset(
     {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
 )
-# What is not done here, and the values that ask for nothing.
+# Fields that are not supported, and the values of each that request nothing.
 REFUSED: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "best_of": (1,),
@@ -80,7 +80,7 @@ TEXT_FIELDS = COMMON_FIELDS | {"prompt", "echo"}
 
 @dataclass(frozen=True)
 class CompletionRequest:
-    """What a client asks for. `messages` is that of a chat; `prompts` those of a plain completion."""
+    """A parsed request. A chat has `messages`; a plain completion has `prompts`."""
 
     messages: tuple[dict[str, str], ...]
     prompts: tuple[str | tuple[int, ...], ...]
@@ -277,7 +277,7 @@ def _encodable(text: str, where: str) -> str:
 
 
 def kind_of(value: object) -> str:
-    """JSON's word for what a value is."""
+    """JSON's name for the type of a value."""
     if value is None:
         return "null"
     if isinstance(value, bool):

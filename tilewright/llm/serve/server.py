@@ -1,7 +1,7 @@
 """The server as a process. In: a service. Out: it runs until SIGINT or SIGTERM, and then stops within a known time.
 
 uvicorn speaks HTTP; added to it are time limits for clients that are slow on purpose, and a stop that lets running
-requests finish, cuts them when their time is over, and never waits for a client."""
+requests finish, ends them when their time is over, and never waits for a client."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def connection_protocol(read_seconds: float) -> type[H11Protocol]:
 
 
 def stopped(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
-    """No timer: what is stored where this one was."""
+    """Cancels a timer; returns None, to be stored in its place."""
     if timer is not None:
         timer.cancel()
     return None
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server with our way to stop. A second signal stops at once."""
+    """uvicorn's server with a bounded stop. A second signal stops at once."""
 
     def __init__(self, service: Service, tell: Callable[[str], None]) -> None:
         settings = service.settings
@@ -100,7 +100,7 @@ class Server(uvicorn.Server):
         self.tell = tell
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Not kept for later, as uvicorn does to raise the signal again: a stop that was asked for is not a failure."""
+        """Unlike uvicorn's, does not raise the signal again at the end: a requested stop is not a failure."""
         del sig, frame
         self.force_exit = self.should_exit
         self.should_exit = True
@@ -111,7 +111,7 @@ class Server(uvicorn.Server):
             self.tell(f"http://{address_of(sockets[0])}")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Running requests have their time while new ones are refused; then what is left is cut."""
+        """Waits for running requests for `grace_seconds`, while new ones are refused; then ends those that are left."""
         worker = self.service.worker
         worker.drain()
         loop = asyncio.get_running_loop()

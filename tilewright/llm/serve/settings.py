@@ -1,6 +1,6 @@
-"""What the operator of a server decides. In: the options of the command. Out: one frozen record that every part reads.
+"""The settings of a server. In: the options of the command. Out: one frozen record that every part reads.
 
-Refused here are settings that cannot work; those that are merely unwise get a warning, which the command prints."""
+Settings that cannot work are refused here; for unwise ones the command prints a warning."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Settings:
         return found
 
     def accepts_host(self, header: str) -> bool:
-        """Whether a request addressed to this host is for us.
+        """Whether a request with this Host header is for this server.
 
         A page of another site can have its own name resolved to 127.0.0.1 and then talk to this server as if it were
         its own (DNS rebinding). Its requests still carry that name. A server that other machines reach cannot know its
@@ -76,7 +76,8 @@ class Settings:
         return not self.allowed_hosts or name == self.host.lower()
 
     def accepts_origin(self, origin: str, host: str) -> bool:
-        """Whether a web page of this origin may call us: our own page, and those the operator lists."""
+        """Whether a web page of this origin may call: the page of this server, and the origins that the operator
+        lists."""
         return origin in self.allowed_origins or origin.partition("://")[2].lower() == host.lower()
 
 

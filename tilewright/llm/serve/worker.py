@@ -22,7 +22,7 @@ LOGGER = logging.getLogger("tilewright.serve")
 # A generator that fails this many steps in a row is taken as broken, and requests are refused.
 MAX_FAILURES = 3
 MAX_RETRY_SECONDS = 60
-# How much one more request counts in the mean time of a request.
+# The weight of the last request in the moving mean of the duration of requests.
 MEAN_WEIGHT = 0.1
 
 
@@ -61,7 +61,7 @@ class Job:
     sampling: Sampling
     limit: int
     stops: Sequence[str]
-    continues: bool  # whether the text goes on with that of the prompt
+    continues: bool  # whether the text continues that of the prompt
     deadline: float
     deliver: Callable[[Event], None]
     arrived: float = field(default_factory=time.monotonic)
@@ -99,7 +99,7 @@ class Worker:
         self._thread.start()
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Take all of these jobs, or none: then it is an ApiError that says when to come again."""
+        """Takes all of these jobs, or raises an ApiError that says when to try again."""
         with self._changed:
             if self._draining:
                 raise stopping()
@@ -113,7 +113,7 @@ class Worker:
             self._changed.notify_all()
 
     def cancel(self, jobs: Sequence[Job]) -> None:
-        """Nobody wants the rest of these jobs: their slots are free after the current step. Those over stay over."""
+        """Cancels jobs: their slots are free after the current step. Jobs that are over stay as they are."""
         with self._changed:
             for job in jobs:
                 job.cancelled = True
@@ -123,14 +123,14 @@ class Worker:
             self._changed.notify_all()
 
     def drain(self) -> None:
-        """Refuse what comes from now on and what still waits; what is running goes on."""
+        """Refuses new and waiting jobs; running ones continue."""
         with self._changed:
             self._draining = True
             while self._waiting:
                 self._fail(self._waiting.popleft(), stopping())
 
     def cut(self) -> None:
-        """End what is running, with an error that says why."""
+        """Ends the running jobs with an error that says why."""
         with self._changed:
             for job in self._running:
                 self._fail(job, stopping())
@@ -198,7 +198,7 @@ class Worker:
                     self._changed.wait()
 
     def _warm_up(self) -> None:
-        """Compile what a request will need, one part after the other while none is there."""
+        """Compiles one more part of what requests need, while there is no request."""
         try:
             next(self._warming)
         except StopIteration:
@@ -223,7 +223,7 @@ class Worker:
                 self._fail(job, ApiError(503, message, code="timeout", retry_after=self._retry_seconds()))
 
     def _release(self) -> None:
-        """Give back the slots of jobs that are over or that nobody waits for."""
+        """Frees the slots of jobs that are over or cancelled."""
         for job in self._running:
             if job.cancelled and not job.over:
                 self._close(job, "cancelled")
@@ -301,7 +301,7 @@ class Worker:
                 self._fail(job, ApiError(500, message, code="model_failed"))
 
     def _close(self, job: Job, reason: str) -> bool:
-        """Mark a job as over and count it, once. Returns whether this was the once."""
+        """Marks a job as over and counts it. Returns False if it was over already."""
         if job.over:
             return False
         job.over = True
@@ -313,7 +313,7 @@ class Worker:
         return True
 
     def _retry_seconds(self) -> int:
-        """About when the queue will have moved on by what is in it."""
+        """An estimate of the time until all present jobs are done."""
         turns = (len(self._waiting) + len(self._running)) / self.model.slots
         return max(1, min(MAX_RETRY_SECONDS, round(turns * self._mean_seconds)))
 

@@ -18,7 +18,7 @@ from tilewright.graph.spec import Devices, Kind, Shape
 from tilewright.graph.symbolic import SymbolicInt
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import Buffer
-from tilewright.runtime.device import is_of_files
+from tilewright.runtime.device import is_file_device
 from tilewright.tensor.core.checks import broadcast_shape, describe_line, fit, number_node
 from tilewright.tensor.core.memory import has_memory, mark_line, memory_like
 from tilewright.tensor.core.modes import modes
@@ -42,7 +42,7 @@ def check_devices(operation: str, *tensors: TensorBase) -> None:
     for other in tensors[1:]:
         if other.device != first.device:
             # To move a tensor to a file is to write the file, which is not what is meant here.
-            devices = sorted((first.device, other.device), key=lambda at: (is_of_files(at), isinstance(at, str)))
+            devices = sorted((first.device, other.device), key=lambda at: (is_file_device(at), isinstance(at, str)))
             move = "to" if isinstance(devices[0], str) else "shard"
             raise DeviceError(
                 operation,
@@ -107,7 +107,7 @@ class TensorBase:
     device: Devices
     grad: Self | None = None
     _requires_grad: bool = False
-    _is_entered: bool = False  # of a tensor made of memory: whether `live` knows it
+    _is_registered: bool = False  # of a tensor made of memory: whether `live` knows it
     _is_parameter: bool = False  # it asked for a gradient by itself, and does not merely depend on tensors that did
     _asked: bool | None = None  # what `requires_grad=` said; None where nothing was said
     _is_buffer: bool = False  # of a model: a statistic or a table, which an optimiser leaves alone
@@ -169,7 +169,7 @@ class TensorBase:
                 *((ancestor, path + moves) for ancestor, path in self._ancestors if ancestor() is not None),
                 (weakref.ref(self), moves),
             )
-            if is_of_files(self.device):
+            if is_file_device(self.device):
                 made._owner = self  # to assign to the view is to write the file, also where nobody else has `self`
         return made
 
@@ -252,7 +252,7 @@ class TensorBase:
         """A second operand: a number stays one, a tensor has to be on this device, anything else is read as data."""
         if isinstance(other, TensorBase):
             if other.device != self.device:
-                if is_of_files(self.device) and operation in ("assign", "setitem", "copy_"):
+                if is_file_device(self.device) and operation in ("assign", "setitem", "copy_"):
                     return self._from_uop(build.copy(other.uop, self.device), self.device, other.requires_grad)
                 check_devices(operation, self, other)
             return cast(Self, other)

@@ -16,7 +16,7 @@ from tilewright.graph.slices import even_sizes, shard_node
 from tilewright.graph.spec import Devices, Shape
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import file_buffer
-from tilewright.runtime.device import canonical_device, is_of_files
+from tilewright.runtime.device import canonical_device, is_file_device
 from tilewright.tensor.core.base import TensorBase, check_tensors, mark_parameter
 from tilewright.tensor.core.checks import check_axis, number_node
 from tilewright.tensor.core.files import writing_file
@@ -31,7 +31,7 @@ class PlacementMixin(StorageMixin):
     # ------------------------------------------------------------ assignment
 
     def _store(self, moves: tuple[Move, ...], value: UOp, *others: TensorBase) -> None:
-        if not is_of_files(self.device):
+        if not is_file_device(self.device):
             super()._store(moves, value, *others)
             return
         # Whoever else reads the file expects what was assigned, of each of several threads.
@@ -96,7 +96,7 @@ class PlacementMixin(StorageMixin):
 
     def to(self, device: Any = None, dtype: Any = None, *, non_blocking: bool = False) -> Self:
         """The tensor on another device, or a copy of it on each of several; in another dtype; or both:
-        `to("CUDA")`, `to("float16")`, `to("CUDA", "float16")`, `to(other)`. To move it to a device of files, such as
+        `to("CUDA")`, `to("float16")`, `to("CUDA", "float16")`, `to(other)`. To move it to a file device, such as
         'DISK:/tmp/weights', is to write that file, at once."""
         del non_blocking  # work is queued on every device
         if isinstance(device, TensorBase):
@@ -108,7 +108,7 @@ class PlacementMixin(StorageMixin):
         device = canonical_device(device)
         if device == self.device:
             return self
-        if isinstance(device, str) and is_of_files(device) and self.numel():
+        if isinstance(device, str) and is_file_device(device) and self.numel():
             file = build.reshape(file_buffer(device, self.dtype, self.numel()), self.shape)
             return self._from_uop(file, device).assign(self.detach())
         moved = self._new(self.uop if build.is_everywhere(self.uop) else build.copy(self.uop, device))

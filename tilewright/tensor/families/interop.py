@@ -15,7 +15,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import from_host
-from tilewright.runtime.device import canonical_device, is_of_files
+from tilewright.runtime.device import canonical_device, is_file_device
 from tilewright.tensor.core.checks import check_whole, sizes_from
 from tilewright.tensor.core.memory import first_device, protect_borrowed
 from tilewright.tensor.families.base import Family
@@ -152,7 +152,7 @@ class InteropMixin(Family):
         axis = None if isinstance(self.device, str) else layout_of(self.uop)[0]
         marks = (self._is_parameter or (False if self._asked is False else None), self._is_buffer)
         # Unpickling a tensor must not write to a file.
-        device = canonical_device() if is_of_files(self.device) else self.device
+        device = canonical_device() if is_file_device(self.device) else self.device
         return _rebuild, (type(self), values, self.dtype, self.shape, device, marks, axis)
 
     def _own_copy(self) -> Self:

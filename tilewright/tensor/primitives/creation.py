@@ -14,7 +14,7 @@ from tilewright.graph.sizes import is_symbolic, larger_size, min_size
 from tilewright.graph.spec import Devices
 from tilewright.graph.symbolic import capacity
 from tilewright.runtime.buffer import file_buffer
-from tilewright.runtime.device import canonical_device, is_of_files
+from tilewright.runtime.device import canonical_device, is_file_device
 from tilewright.tensor.core.checks import (
     WIDER_DTYPE,
     check_holds,
@@ -80,7 +80,7 @@ class CreationMixin(ElementwiseMixin, ShapeMixin):
             return cls.zeros(sizes, device=device, dtype=dtype or dtypes.default_float, requires_grad=requires_grad)
         device = canonical_device(device)
         wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
-        if isinstance(device, str) and is_of_files(device):
+        if isinstance(device, str) and is_file_device(device):
             memory = build.reshape(file_buffer(device, wanted, math.prod(sizes)), sizes)
         else:
             memory = new_memory(device, wanted, sizes)

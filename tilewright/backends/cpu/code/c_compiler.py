@@ -1,5 +1,5 @@
 """The system's C compiler. In: C text. Out: the bytes of an object, assembly text, or why there is none.
-Stands where `llvm` stands when CPU_COMPILER names a compiler; the object is loaded by the same `llvm.load_object`."""
+Replaces `llvm` when CPU_COMPILER names a compiler; the object is loaded by the same `llvm.load_object`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tempfile
 from tilewright.backends.cpu.host import system
 from tilewright.base.errors import CompileError, DeviceError
 
-# What C promises beyond the meaning of ops is given up (errno, unwinding, types that do not alias); IEEE is not.
+# Gives up what C guarantees beyond the meaning of ops (errno, unwinding, strict aliasing), but not IEEE semantics.
 FLAGS = (
     "-std=c11",
     "-O2",

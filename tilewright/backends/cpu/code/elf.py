@@ -1,8 +1,6 @@
-"""Takes the bytes of a relocatable ELF object, as LLVM writes it, and the names to bind.
-
-Gives `LoadedCode`: the code mapped and ready to call. Stands below `llvm.load_object`; it does without llvmlite, whose
-import costs a tenth of a second, and it checks every offset, so that a damaged file raises instead of crashing.
-"""
+"""Loading ELF objects. In: the bytes of a relocatable object, as LLVM writes it, and the names to bind. Out:
+`LoadedCode`: the code mapped and ready to call. Stands below `llvm.load_object`; it does without llvmlite, whose import
+takes a tenth of a second, and it checks every offset, so that a damaged file raises instead of crashing."""
 
 import ctypes
 import functools
@@ -23,9 +21,8 @@ class CompileFailure(Exception):
 class LoadedCode:
     """Machine code in memory. The addresses are valid while this object lives; the last reference unmaps the code.
 
-    Whoever stores an address keeps the `LoadedCode` next to it. At interpreter exit nothing is unmapped, because daemon
-    threads may still be running kernels then.
-    """
+    An object that stores an address also keeps the `LoadedCode`. At interpreter exit nothing is unmapped, because
+    daemon threads may still be running kernels then."""
 
     __slots__ = ("_release", "address", "symbols")
 
@@ -152,7 +149,7 @@ class ObjectFile:
                 yield table.info, offset, info & 0xFFFFFFFF, self.symbols[info >> 32], addend
 
     def build(self, base: int, resolve: Callable[[str], int]) -> bytes:
-        """The relocated image, as it must lie at address `base`: the sections, then a stub for each outside symbol."""
+        """The relocated image for the address `base`: the sections, then a stub for each outside symbol."""
         offsets, size = self._lay_out()
         image = bytearray(size)
         for index, offset in offsets.items():
@@ -175,8 +172,8 @@ class ObjectFile:
                     target = base + where if inside else resolve(symbol.name)
                     image += _STUBS[self.instruction_set] + struct.pack("<Q", target)
                 where = stub + 8 if through_slot else stub
-            place = offsets[index] + offset
-            _relocate(image, kind, detail, place, base + place, base + where + addend)
+            position = offsets[index] + offset
+            _relocate(image, kind, detail, position, base + position, base + where + addend)
         return bytes(image)
 
     def load(self, symbols: tuple[str, ...], imports: Mapping[str, int]) -> LoadedCode:
@@ -203,15 +200,15 @@ class ObjectFile:
         return LoadedCode(table, symbols[0], release)
 
 
-def _relocate(image: bytearray, kind: str, detail: int, place: int, address: int, target: int) -> None:
-    """Patch the bytes at `place` of the image, which will lie at `address`, so that they refer to `target`."""
+def _relocate(image: bytearray, kind: str, detail: int, position: int, address: int, target: int) -> None:
+    """Patches the bytes at `position` of the image, whose address is `address`, so that they refer to `target`."""
     if kind in ("absolute", "relative"):
         value = target - address if kind == "relative" else target
         if detail == 4 and not -(1 << 31) <= value < 1 << 31:
             raise CompileFailure("a relative reference is out of range")
-        image[place : place + detail] = (value & (1 << 8 * detail) - 1).to_bytes(detail, "little")
+        image[position : position + detail] = (value & (1 << 8 * detail) - 1).to_bytes(detail, "little")
         return
-    (word,) = struct.unpack_from("<I", image, place)
+    (word,) = struct.unpack_from("<I", image, position)
     if kind == "page":
         pages = (target >> 12) - (address >> 12)
         if not -(1 << 20) <= pages < 1 << 20:
@@ -224,7 +221,7 @@ def _relocate(image: bytearray, kind: str, detail: int, place: int, address: int
         if not -(1 << 27) <= distance < 1 << 27:
             raise CompileFailure(f"a branch over {distance} bytes is out of range: the instruction reaches 128 MiB")
         word = word & ~0x3FFFFFF | distance >> 2 & 0x3FFFFFF
-    struct.pack_into("<I", image, place, word)
+    struct.pack_into("<I", image, position, word)
 
 
 @functools.cache
@@ -255,7 +252,8 @@ def _libm() -> ctypes.CDLL:
 
 
 def _clear_instruction_cache(base: int, size: int) -> None:
-    """ARM keeps no coherent instruction cache. Linux cleans a page that becomes executable; libgcc makes sure."""
+    """The instruction cache of ARM is not coherent. Linux cleans a page that becomes executable; libgcc does it
+    again."""
     if system.machine() == "aarch64":
         library = _libgcc()
         if library is not None:

@@ -1,8 +1,6 @@
-"""Takes the LLVM IR text of kernels, or the object bytes that an earlier compilation left in the disk cache.
-
-Gives object bytes, assembly text, and `LoadedCode` with addresses to call. Stands between the LLVM renderer and the CPU
-device. LLVM is loaded by the first compilation; loading a cached ELF object does not need it.
-"""
+"""LLVM. In: the LLVM IR text of kernels, or the object bytes of an earlier compilation. Out: object bytes, assembly
+text, and `LoadedCode` with addresses to call. Stands between the LLVM renderer and the CPU device. LLVM is loaded by
+the first compilation; loading a cached ELF object does not need it."""
 
 import contextlib
 import functools
@@ -58,7 +56,7 @@ def host_has(feature: str) -> bool:
 
 
 def host_vector() -> tuple[int, int]:
-    """The same facts as `Processor.vector` gives of this machine, from LLVM's own detection."""
+    """The facts of `Processor.vector` for this machine, from LLVM's own detection."""
     if system.machine() == "aarch64" or host_has("avx512f"):
         return (64 if host_has("avx512f") else 16), 32
     return (32 if host_has("avx2") else 16), 16
@@ -88,7 +86,7 @@ def _new_machine(level: int, arch: str) -> int:
 
 
 _LEVELS = range(3)
-# Target machines that nobody uses: a compilation needs one for itself, because it keeps what it works out.
+# Target machines that no compilation uses: each is for one at a time, because it holds the state of a compilation.
 _idle_machines: dict[tuple[int, str], list[int]] = {}
 
 
@@ -112,12 +110,12 @@ def _target_facts(level: int, arch: str) -> tuple[str, str]:
         return llvm_library.process_triple(), llvm_library.data_layout(machine)
 
 
-# Of several threads that need LLVM first, one loads it.
+# The first thread that needs LLVM loads it.
 _first_use = renewed_lock()
 
 
 def load(optimise: int = 2, arch: str = "") -> None:
-    """What the first compilation of a process does before it begins: LLVM is loaded, and knows the processor."""
+    """Loads LLVM and the facts of the processor, as the first compilation of a process would."""
     with _first_use, whole():
         _target_facts(optimise, arch)
 
@@ -152,11 +150,11 @@ def _emit(text: str, optimise: int, arch: str, is_object: bool) -> bytes:
 
 
 def _explain(text: str, message: str) -> str:
-    """LLVM's message with the lines of the text around the place it names."""
-    place = re.search(r":(\d+):(\d+): error:", message)
-    if not place:
+    """LLVM's message with the lines of the text around the one it names."""
+    found = re.search(r":(\d+):(\d+): error:", message)
+    if not found:
         return f"LLVM refused the module: {message.strip()}"
-    number = int(place.group(1))
+    number = int(found.group(1))
     lines = text.splitlines()
     around = range(max(1, number - 2), min(len(lines), number + 1) + 1)
     shown = "\n".join(f"{'>' if line == number else ' '} {line:5} | {lines[line - 1]}" for line in around)

@@ -3,8 +3,8 @@
 llvmlite's own modules are not imported: that takes eight times as long as opening the library. They also call all of
 LLVM under one lock and release the GIL at each call, so threads that compile would wait for one another a
 dozen times a kernel. Here the library is opened twice: short functions hold the GIL, and the two that parse the text
-and generate code, which take nearly all of the time, release it. What these functions work on (a context,
-its module, a target machine) belongs to one call, which is what LLVM asks of threads."""
+and generate code, which take nearly all of the time, release it. The objects that they use (a context, its module, a
+target machine) belong to one call, as LLVM requires of threads."""
 
 import contextlib
 import ctypes
@@ -45,11 +45,11 @@ _LONG: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 class Refused(Exception):
-    """What LLVM says about a text it does not take."""
+    """LLVM's message about a text that it does not accept."""
 
 
 def library_path() -> str:
-    """The library: llvmlite links LLVM into it, so it is all of LLVM."""
+    """The library of llvmlite, which has all of LLVM linked into it."""
     import llvmlite
     from llvmlite.utils import get_library_name
 
@@ -72,7 +72,7 @@ class _Functions:
         raise AttributeError(f"LLVMPY_{name} is not in the tables")
 
     def take(self, message: c_void_p) -> str:
-        """The text that LLVM has left here, which is freed."""
+        """The text of a message of LLVM, which is freed."""
         if not message.value:
             return "no reason given"
         text = ctypes.string_at(message.value).decode(errors="replace")
@@ -80,7 +80,7 @@ class _Functions:
         return text
 
     def text_of(self, function: str, *arguments: Any) -> str:
-        """What a function answers through its last parameter; "" where it has no answer."""
+        """The text that a function returns through its last parameter; "" where there is none."""
         answer = c_void_p()
         getattr(self, function)(*arguments, ctypes.byref(answer))
         return self.take(answer) if answer.value else ""
@@ -106,7 +106,8 @@ def host_features() -> str:
 
 
 def new_machine(cpu: str, features: str, level: int) -> int:
-    """What makes code for a processor of this machine's kind. It is for one thread at a time, and lives on."""
+    """A target machine for a processor of this machine's instruction set. It is for one thread at a time, and never
+    freed."""
     llvm = _functions()
     triple = process_triple().encode()
     message = c_void_p()
@@ -140,8 +141,8 @@ def process_triple() -> str:
 
 @contextlib.contextmanager
 def _module(text: str) -> Iterator[c_void_p]:
-    """The parsed and verified text. A context of its own: the global one keeps every constant and type for the life of
-    the process, and belongs to no thread."""
+    """The parsed and verified text, in a new context: the global one keeps every constant and type for the life of the
+    process, and is not thread-safe."""
     llvm = _functions()
     message = c_void_p()
     context = llvm.ContextCreate()
@@ -162,7 +163,8 @@ def _module(text: str) -> Iterator[c_void_p]:
 
 
 def generate(text: str, machine: int, triple: str, layout: str, is_object: bool) -> bytes:
-    """The module as an object file, or as the text of assembly. `machine` is a target machine that nobody else uses."""
+    """The module as an object file, or as the text of assembly. `machine` is a target machine that no other call
+    uses."""
     llvm = _functions()
     with _module(text) as module:
         llvm.SetTarget(module, triple.encode())

@@ -1,7 +1,7 @@
-"""The memory hierarchy of this machine. In: what the system says (sysfs on Linux, sysctl on macOS,
+"""The memory hierarchy of this machine. In: the facts that the system reports (sysfs on Linux, sysctl on macOS,
 GetLogicalProcessorInformation on Windows) and the option CPU_FACTS. Out: the fields of `Target` that describe caches,
-pages, the TLB and prefetching. What a system does not say has the default of `Target`; no system says how many entries
-a TLB has, or how well its processor prefetches."""
+pages, the TLB and prefetching. Other facts have the defaults of `Target`; no system reports the number of entries of a
+TLB, or how well its processor prefetches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tilewright.base.errors import ConfigError
 from tilewright.base.records import NamedTuple
 from tilewright.base.target import Target
 
-# A hypervisor shows a guest the last-level cache of the whole socket. A core has no more of it to itself than this.
+# A hypervisor shows a guest the last-level cache of the whole socket; this is the maximum that is counted per core.
 MAX_SHARED_BYTES_PER_CORE = 8 << 20
 NAMES = (
     *("line_bytes", "page_bytes", "l1_bytes", "l1_ways", "core_cache_bytes", "cache_bytes", "tlb_entries"),
@@ -30,7 +30,7 @@ _MAY_BE_ZERO = ("prefetch_bytes",)
 # By instruction set, where it differs from Target's: a Neoverse N1 reads streams faster without (bench/prefetch.py).
 _PREFETCH_BYTES = {"aarch64": 0}
 _SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-# Of a machine that says nothing of its caches.
+# For a machine that reports no caches.
 _DEFAULTS: dict[str, int] = {name: getattr(Target("defaults"), name) for name in NAMES}
 _DEFAULTS["cache_bytes"] = 16 << 20
 
@@ -67,7 +67,7 @@ def facts_of(caches: list[Cache], page_bytes: int) -> dict[str, int]:
 
 
 def is_possible(name: str, number: int) -> bool:
-    """A positive number; of bytes that addresses are cut by, a power of two."""
+    """A positive number; a power of two for sizes that divide addresses."""
     return number > 0 and not (name in _POWERS and number & (number - 1))
 
 

@@ -1,8 +1,6 @@
-"""Takes a number of bytes, or an object with the buffer protocol.
-
-Gives `HostMemory`: an address, a size and a memoryview; the last reference returns the block to a cache. Stands below
-the CPU device's allocator and does without numpy. Memory is not zeroed.
-"""
+"""Host memory. In: a number of bytes, or an object with the buffer protocol. Out: `HostMemory`: an address, a size and
+a memoryview; the last reference returns the block to a cache. Used by the CPU device; does not import numpy. Memory is
+not zeroed."""
 
 import ctypes
 import os
@@ -135,13 +133,13 @@ class Allocator:
             return self._shrink_to(0)
 
     def trim(self) -> None:
-        """Bring the cache below its limit, from a destructor; left to the next one where the lock is taken."""
+        """Shrinks the cache below its limit, from a destructor; left to the next destructor where the lock is taken."""
         # At interpreter exit daemon threads may still run kernels on a block, and the system takes it back anyway.
         if sys.is_finalizing() or not self._lock.acquire(blocking=False):
             return
         try:
             self._clock += 1
-            # Some way below, so that not every block given back leads here again.
+            # Below the limit, so that the next blocks given back do not trim again.
             if self.cached > self.limit - self.limit // 16:
                 self._shrink_to(self.limit - self.limit // 8)
             self.headroom = self.limit - self.cached
@@ -150,7 +148,7 @@ class Allocator:
 
     def _shrink_to(self, limit: int) -> int:
         before = cached = self.cached
-        # A block that is too large for the cache goes first: it would push all others out and then go as well.
+        # A block that is larger than the cache goes first: it would push out all others and then itself.
         for bucket in sorted(self._buckets.values(), key=lambda bucket: (bucket.size <= self.limit, bucket.used)):
             while cached > limit and (address := self._pop(bucket, 0)):
                 _free(address)
@@ -177,7 +175,7 @@ class Allocator:
         return address
 
     def _check_room(self, size: int) -> None:
-        """Refuse what the machine cannot hold: malloc promises any amount, and the process is killed on touching it."""
+        """Refuses more than the machine has: malloc grants any amount, and the process is killed when it uses it."""
         room = self.total - self.total // 32 - self.live
         if size >= _CHECKED_FROM:
             room = min(room, system.memory_available())

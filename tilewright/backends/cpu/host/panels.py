@@ -1,6 +1,6 @@
-"""Memory that kernels pack their operands into, where the stack has no room for it. In: a program's placeholders. Out:
-where each lies, the text that takes and gives back a panel, and the panels themselves: one for each thread of the
-process, allocated when a kernel that needs them is loaded, so that a launch never finds itself without memory."""
+"""Memory for packed operands that do not fit the stack. In: a program's placeholders. Out: the offset of each, the text
+that takes and gives back a panel, and the panels themselves: one for each thread of the process, allocated when a
+kernel that needs them is loaded, so that a launch never lacks memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import out_of_memory
 
-# Between the panels, and before the first. Compiled code has it too, so it does not depend on the machine at hand.
+# Bytes of the headers of the panels. A constant and not a fact of the machine, because compiled code contains it.
 SLOT_BYTES = 64
 # The limit on placeholders on a thread's stack, which has 512 KiB on some systems.
 STACK_BYTES = 256 * 1024
@@ -24,9 +24,9 @@ SYMBOL = "tw_panels"
 TAKE = ["  %panels = load ptr, ptr @tw_panels", "  %panel = call ptr @take_panel(ptr %panels)"]
 GIVE = "  call void @give_panel(ptr %panel)"
 
-# The panels begin with a line that holds their number and how far apart they lie. Each begins with a line that is 1
-# while a thread uses it. More threads than panels are possible, where several threads of Python launch at once: one
-# that finds none waits for the next to be given back.
+# The panels begin with a header that has their number and their stride. Each begins with a header that is 1 while a
+# thread uses it. There may be more threads than panels, where several threads of Python launch at once: one that finds
+# no free panel waits for the next to be given back.
 FUNCTIONS = """@tw_panels = external global ptr
 declare i32 @sched_yield()
 define internal ptr @take_panel(ptr %panels) {
@@ -68,7 +68,7 @@ define internal void @give_panel(ptr %panel) {
 
 
 def panel_offsets(program: Program) -> tuple[dict[UOp, int], int]:
-    """Where in its panel each placeholder begins that the stack has no room for; and the bytes of the panel."""
+    """The offset in the panel of each placeholder that does not fit the stack; and the bytes of the panel."""
     on_stack = in_panel = 0
     offsets: dict[UOp, int] = {}
     for node in program.body:
@@ -109,7 +109,7 @@ class Panels:
             ctypes.c_void_p.from_address(self.word.address).value = memory.address
 
     def release(self) -> None:
-        """Every panel of the newest block is free."""
+        """Marks every panel of the newest block as free."""
         for memory, count, stride in self.made[-1:]:
             header = (ctypes.c_int64 * 2).from_address(memory.address)
             header[:] = [count, stride]
@@ -117,7 +117,7 @@ class Panels:
                 ctypes.c_int32.from_address(memory.address + SLOT_BYTES + number * stride).value = 0
 
     def renew(self) -> None:
-        """In the child of a fork, the threads that used panels do not exist, nor may the lock's holder."""
+        """The threads that used panels, or held the lock, do not exist in the child of a fork."""
         self._lock = threading.Lock()
         self.release()
 

@@ -1,5 +1,5 @@
-"""The processor that CPU code is compiled for. In: its name, as CPU_ARCH gives it, or none: the one that is here.
-Out: a `Processor`, whose flags decide what a target record says of vectors, conversions and dot products. Stands
+"""The processor that CPU code is compiled for. In: its name in CPU_ARCH, or none: that of this machine. Out: a
+`Processor`, whose flags decide the vectors, conversions and dot products of the target. Stands
 between `host`, which reads the flags of this machine, and `device`, `llvm` and `c_compiler`."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tilewright.base.errors import ConfigError
 from tilewright.base.records import NamedTuple
 from tilewright.base.target import DotProduct
 
-# Part of every 64-bit x86; LLVM makes one instruction of it and of the addition after it where there is one.
+# Part of every 64-bit x86; LLVM fuses it with the addition that follows where the processor has that instruction.
 _PAIRS_OF_WORDS = DotProduct("pmaddwd", dtypes.int16, dtypes.int16, dtypes.int32, 2)
 _UNSIGNED_BY_SIGNED = DotProduct("vpdpbusd", dtypes.uint8, dtypes.int8, dtypes.int32, 4)
 _ARM_DOT_PRODUCTS = {
@@ -22,7 +22,7 @@ _ARM_DOT_PRODUCTS = {
     ),
     "i8mm": (DotProduct("usdot", dtypes.uint8, dtypes.int8, dtypes.int32, 4),),
 }
-# Flags that the target record rests on, and that LLVM does not look for where it asks the machine: by its own name.
+# Flags that the target record uses and LLVM does not detect, with LLVM's names of them.
 _ARM_FEATURES = {"asimddp": "dotprod", "i8mm": "i8mm"}
 
 
@@ -54,7 +54,7 @@ class Processor(NamedTuple):
         return self.instruction_set == "aarch64" or "f16c" in self.flags
 
     def has_saturating_casts(self) -> bool:
-        """Whether a vector of floats becomes one of integers as `graph/ops.py` states it, in one instruction."""
+        """Whether one instruction converts a vector of floats to integers as `graph/ops.py` defines it."""
         return self.instruction_set == "aarch64"
 
     def dot_products(self) -> tuple[DotProduct, ...]:
@@ -67,13 +67,13 @@ class Processor(NamedTuple):
         return (_UNSIGNED_BY_SIGNED, _PAIRS_OF_WORDS) if has_bytes else (_PAIRS_OF_WORDS,)
 
     def further_features(self) -> str:
-        """What LLVM is told besides what it finds out about this machine itself."""
+        """Features for LLVM besides those that it detects."""
         if self.instruction_set != "aarch64":
             return ""
         return "".join(f",+{feature}" for flag, feature in _ARM_FEATURES.items() if flag in self.flags)
 
 
-# The flags of each name, of all that LLVM may use of its own accord: a machine without one of them cannot run the code.
+# The flags of each name: all that LLVM may use for it. A machine without one of them cannot run the code.
 _V1 = "sse2"
 _V2 = f"{_V1} pni ssse3 sse4_1 sse4_2 popcnt cx16"
 _V3 = f"{_V2} avx avx2 fma f16c bmi1 bmi2 movbe abm"
@@ -122,7 +122,7 @@ def this_processor() -> Processor:
 
 @functools.cache
 def processor(name: str) -> Processor:
-    """The processor of that name. One whose code this machine cannot run is refused: it would end the process."""
+    """The processor of that name. One whose code this machine cannot run is refused: its code would end the process."""
     here = this_processor()
     if not name:
         return here

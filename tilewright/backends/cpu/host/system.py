@@ -1,9 +1,6 @@
-"""Takes nothing, or a file-system root for tests: reads /proc, /sys and the cgroup files of this machine.
-
-Gives the facts that a target record and the thread pool need: the processor's flags, cores, memory. Imports
-neither llvmlite nor numpy, so that `Device` can answer before the first kernel is compiled; `processors`, `llvm`,
-`pool` and `memory` use it.
-"""
+"""Facts of this machine. In: /proc, /sys and the cgroup files, below a root that tests replace. Out: the facts that a
+target record and the thread pool need: the processor's flags, cores, memory. Imports neither llvmlite nor numpy, so
+that `Device` can answer before the first kernel is compiled; `processors`, `llvm`, `pool` and `memory` use it."""
 
 import functools
 import math
@@ -69,7 +66,7 @@ def _darwin_brand() -> str:
 def usable_cores(requested: int | None = None, root: str = ROOT) -> int:
     """Threads worth starting: `requested` if given, else the physical cores this process may use, under its quota.
 
-    `requested` is the value of TILEWRIGHT_THREADS; it wins over everything, and less than 1 counts as 1.
+    `requested` is the value of TILEWRIGHT_THREADS; it overrides everything else, and less than 1 counts as 1.
     """
     if requested is not None:
         return max(1, requested)

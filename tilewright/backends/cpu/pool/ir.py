@@ -1,17 +1,16 @@
-"""Takes an instruction set and an operating system.
-
-Gives the thread pool as the text of an LLVM module, so users need no C compiler. Stands behind `threads`, which binds
-the symbol `tw_state` to a zeroed block of `STATE_BYTES` bytes and calls `tw_call` (which calls `tw_run`) and `tw_stop`.
+"""The thread pool in LLVM IR. In: an instruction set and an operating system. Out: the text of an LLVM module, so that
+users need no C compiler. `threads` binds the symbol `tw_state` to a zeroed block of `STATE_BYTES` bytes and calls
+`tw_call` (which calls `tw_run`) and `tw_stop`.
 
 How a parallel command runs. The caller deals the chunks into shares, one for each thread, and writes the description
-and then the ticket, one 64-bit word with a generation in its upper half and the chunks nobody is promised in its lower
-half. A thread is promised a chunk by lowering that count with a compare-and-swap; who has a promise may read what the
-caller wrote, because the caller does not go on before all chunks are counted in `finished`. The chunk is the next one
-of the thread's own share, so that a thread meets in its cache what it had in the command before, or the last one of
-another share, so that all end together. A worker that arrives late finds no chunk and touches nothing. Nobody waits for
-a thread that took no chunk, so a worker that is slow to wake up costs nothing. Idle threads look for work for a while,
-then sleep on the ticket's generation (`waiting`); seq_cst order between 'publish the ticket, read the sleepers'
-and 'count as a sleeper, read the ticket' makes a lost wake-up impossible.
+and then the ticket, one 64-bit word with a generation in its upper half and the number of unclaimed chunks in its lower
+half. A thread claims a chunk by lowering that number with a compare-and-swap; a thread with a claim may read what the
+caller wrote, because the caller does not continue before all chunks are counted in `finished`. The chunk is the next
+one of the thread's own share, whose data is in its cache from the command before, or the last one of another share, so
+that all threads end together. A worker that arrives late finds no chunk and does nothing. Nothing waits for a thread
+that claimed no chunk, so a worker that is slow to wake up costs nothing. Idle threads spin for a while, then sleep on
+the ticket's generation (`waiting`); seq_cst order between 'publish the ticket, read the sleepers' and 'count as a
+sleeper, read the ticket' makes a lost wake-up impossible.
 
 One caller at a time has the workers. Another one, from a second Python thread or from inside a kernel, runs its command
 alone on its own thread: it never waits, so nothing can deadlock.
@@ -27,16 +26,17 @@ from tilewright.backends.cpu.pool.shares import SHARES_IR
 
 MAXIMUM_THREADS = 256
 
-# Offsets in the state block, of the capitals in the text. Words that different threads write lie on different pairs of
-# cache lines, each of SHARES too. GENERATION is the upper half of TICKET: the processors supported are little-endian.
-PLACES = (
+# Offsets in the state block of the names in capitals in the text. Words that different threads write are on different
+# pairs of cache lines, and so is each of SHARES. GENERATION is the upper half of TICKET: the processors supported are
+# little-endian.
+OFFSETS = (
     {"TICKET": 0, "GENERATION": 4, "FINISHED": 128, "CALLER_WAITS": 132, "SLEEPERS": 256}
     | {f"DESCRIPTION_{field}": 384 + 8 * field for field in range(6)}
     | {"CALLER_CORE": 448}
     | {"OWNER": 512, "STARTED": 516, "WORKERS": 520, "STOP": 524, "MIN_SPIN": 528, "MAX_SPIN": 536}
     | {"MUTEX": 640, "CONDITION": 768, "HANDLES": 1024, "SHARES": 1024 + 8 * MAXIMUM_THREADS}
 )
-STATE_BYTES = PLACES["SHARES"] + 128 * MAXIMUM_THREADS
+STATE_BYTES = OFFSETS["SHARES"] + 128 * MAXIMUM_THREADS
 
 _POOL = """
 @tw_state = external global i8
@@ -352,7 +352,7 @@ def pool_ir(instruction_set: str | None = None, system: str | None = None) -> st
     """
     instruction_set = instruction_set or machine()
     system = system or sys.platform
-    words = {name: f"getelementptr (i8, ptr @tw_state, i64 {offset})" for name, offset in PLACES.items()}
+    words = {name: f"getelementptr (i8, ptr @tw_state, i64 {offset})" for name, offset in OFFSETS.items()}
     words |= {"SETMASK": "3" if system == "darwin" else "2"} | waiting.words(instruction_set, system)
     body = waiting.text(instruction_set, system) + SHARES_IR + _POOL
     text = re.sub(r"\b[A-Z][A-Z_0-9]+\b", lambda match: words[match[0]], body)

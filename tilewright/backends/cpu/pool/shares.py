@@ -1,5 +1,5 @@
 """How a command's chunks are dealt to the threads of the pool, as functions of its LLVM module (`ir.py`): `@deal` cuts
-them into shares, and `@pick` takes one for a thread that the ticket has promised one. A share is one 64-bit word, its
+them into shares, and `@pick` takes one for a thread that has claimed one by the ticket. A share is one 64-bit word, its
 first chunk in the lower half and the end in the upper one."""
 
 SHARES_IR = """

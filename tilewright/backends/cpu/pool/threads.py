@@ -1,8 +1,6 @@
-"""Takes lists of native kernel calls (function, buffers, extent, grain) and the number of threads to use.
-
-Gives `CommandList.run()`: one native call that runs the list in order, each command split over the threads. Stands
-between the CPU queue and the machine code from `llvm`; the pool itself is LLVM IR, so users need no C compiler.
-"""
+"""The thread pool. In: lists of native kernel calls (function, buffers, extent, grain) and the number of threads. Out:
+`CommandList.run()`: one native call that runs the list in order, each command split over the threads. Stands between
+the CPU device and the machine code from `llvm`; the pool itself is LLVM IR (`ir`), so users need no C compiler."""
 
 import atexit
 import ctypes
@@ -16,12 +14,12 @@ from collections.abc import Callable, Iterable, Sequence
 from tilewright.backends.cpu.code.llvm import load_object
 from tilewright.backends.cpu.host.memory import allocate
 from tilewright.backends.cpu.pool import python_call
-from tilewright.backends.cpu.pool.ir import MAXIMUM_THREADS, PLACES, STATE_BYTES
+from tilewright.backends.cpu.pool.ir import MAXIMUM_THREADS, OFFSETS, STATE_BYTES
 
 __all__ = ["Command", "CommandList", "Pool"]
 
-# Nanoseconds that an idle worker spins before it sleeps; waking it takes the caller 25,000 or more. The longer time
-# where commands have come within it, the shorter one after a longer pause: an idle process uses no CPU time.
+# Nanoseconds that an idle worker spins before it sleeps; waking it takes the caller 25,000 or more. The longer time is
+# used while commands come within it, the shorter one after a longer pause, so that an idle process uses no CPU time.
 MIN_SPIN = 100_000
 MAX_SPIN = 1_000_000
 Command = tuple[int, Sequence[int], int, int]
@@ -48,14 +46,14 @@ class Pool:
     def _reset(self) -> None:
         """Make the state that of a pool without workers."""
         ctypes.memset(self._state.address, 0, STATE_BYTES)
-        ctypes.c_int32.from_address(self._state.address + PLACES["WORKERS"]).value = self.threads - 1
+        ctypes.c_int32.from_address(self._state.address + OFFSETS["WORKERS"]).value = self.threads - 1
         for name, nanoseconds in (("MIN_SPIN", MIN_SPIN), ("MAX_SPIN", MAX_SPIN)):
-            ctypes.c_int64.from_address(self._state.address + PLACES[name]).value = nanoseconds
+            ctypes.c_int64.from_address(self._state.address + OFFSETS[name]).value = nanoseconds
 
     @property
     def started(self) -> int:
-        """How many workers there are now; the system's count of threads also has those that are on their way out."""
-        return ctypes.c_int32.from_address(self._state.address + PLACES["STARTED"]).value
+        """The number of workers; the system's count of threads also has those that are ending."""
+        return ctypes.c_int32.from_address(self._state.address + OFFSETS["STARTED"]).value
 
     def close(self) -> None:
         """End the workers and wait for them; commands that run later run on the calling thread alone."""
@@ -72,7 +70,7 @@ _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 
 
 def _restart_pools() -> None:
-    """In the child of a fork: the parent's workers do not exist here, and a lock held by one is never released."""
+    """The parent's workers do not exist in the child of a fork, and a lock that one held is never released."""
     for pool in _pools:
         pool._reset()
 

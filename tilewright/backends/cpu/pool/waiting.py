@@ -1,11 +1,8 @@
-"""Takes an instruction set and an operating system.
+"""How the threads of the pool wait. In: an instruction set and an operating system. Out: functions as text of an LLVM
+module: `@spin` polls a word, `@sleep_on` and `@wake` use the system, `@avoid` and `@roam` set the cores on which a
+thread may wake up. Part of `pool_ir`, which replaces the words in capitals."""
 
-Gives, as text of an LLVM module, how the threads of the pool wait: `@spin` looks for a value, `@sleep_on` and `@wake`
-are the system's, `@avoid` and `@roam` say on which cores a thread may wake up. Stands behind `pool_ir`, which says what
-they wait for and replaces the words in capitals.
-"""
-
-# Of a set of cores, as the system takes it. On a machine with more cores it is refused, and nothing is avoided.
+# Bytes of a set of cores, as the system takes it. A machine with more cores refuses it, and no core is avoided.
 CORES_BYTES = 1024
 _FUTEX_CALL = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
 
@@ -64,7 +61,7 @@ define internal void @wake(ptr %word, i32 %count) #0 {
 }
 """
 
-# Linux under KVM wakes many a thread on the core of its waker: for milliseconds the two share it, beside an idle core.
+# Linux under KVM often wakes a thread on the core of its waker: the two share it for milliseconds beside an idle core.
 # So a worker that sleeps does so off the caller's core.
 _CORES = """
 declare i32 @sched_getcpu()
@@ -199,7 +196,7 @@ def text(instruction_set: str, system: str) -> str:
 
 
 def words(instruction_set: str, system: str) -> dict[str, str]:
-    """What stands for the words in capitals that are not addresses of the pool's state."""
+    """The texts that replace the words in capitals, except addresses in the pool's state."""
     declaration, pause = {
         "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
         # `isb` waits some ten nanoseconds, as the x86 instruction does; ARM's own `yield` is over at once.
@@ -219,5 +216,5 @@ def words(instruction_set: str, system: str) -> dict[str, str]:
 
 
 def _futex_call(instruction_set: str, system: str) -> int | None:
-    """The number of the system call; None where there is none, and a condition variable does."""
+    """The number of the system call; None where there is none, and a condition variable is used."""
     return _FUTEX_CALL.get(instruction_set) if system == "linux" else None

@@ -9,12 +9,13 @@ from tilewright.backends.cpu.rendering.emitter import Element
 from tilewright.backends.cpu.rendering.instructions import memory_type, of_lanes
 from tilewright.backends.cpu.rendering.values import Values
 from tilewright.base.dtype import DType, dtypes, wrap_int
-from tilewright.codegen.tiles import axis_size, is_tile_expression, tile_part
+from tilewright.codegen.tiles import is_tile_expression, tile_part
 from tilewright.graph.kernels.edges import holds_at
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.walk import size_of
 
 
 class Addresses:
@@ -72,7 +73,7 @@ class Addresses:
             self.bases[index] = self.base_pointer(index, base)
 
     def base_pointer(self, index: UOp, base: UOp) -> Element:
-        """Accesses at constant distances from each other share an address: LLVM then joins the bytes of a number."""
+        """Accesses that differ by a constant offset share a base address: LLVM then merges loads of adjacent bytes."""
         offset = 0
         if base.op is Ops.ADD and base.src[1].is_const:
             base, offset = base.src[0], int(base.src[1].arg)
@@ -110,15 +111,12 @@ class Addresses:
         if offset == 0:
             return pointer
         key = (f"{pointer.name}+{offset} {element}", 0)
-        made = self.emitter.reused.get(key)
-        if made is None:
-            text = f"getelementptr {element}, ptr {pointer.name}, i64 {wrapped(offset)}"
-            made = self.emitter.once(key, text, pointer.depth)
-        return made
+        text = f"getelementptr {element}, ptr {pointer.name}, i64 {wrapped(offset)}"
+        return self.emitter.once(key, text, pointer.depth)
 
     def pointers(self, index: UOp, at: dict[UOp, int], axis: UOp, mask: str | None) -> str:
         """A vector of addresses, one per lane; that of a masked-off lane is arbitrary."""
-        emitter, lanes, element = self.emitter, axis_size(axis), memory_type(index.dtype)
+        emitter, lanes, element = self.emitter, size_of(axis), memory_type(index.dtype)
         base, steps = tile_part(index.src[1])
         step = steps.get(axis, 0)
         if base is None or axis not in self.facts.axes(base):
@@ -127,11 +125,11 @@ class Addresses:
         position = self.values.operand(base, at, axis)
         kind = of_lanes(f"i{base.dtype.bits}", lanes)
         if mask is not None and base.vmax - base.vmin >= 1 << 32:
-            # LLVM would take a shift by more bits than an address has for an address scale, and stop the process.
+            # LLVM would take a shift by more bits than an address has for the scale of an address, and abort.
             masks = of_lanes("i1", lanes)
             position = emitter.assign(f"select {masks} {mask}, {kind} {position}, {kind} zeroinitializer")
         if base.dtype.bits > 32 and memory_of(index).arg.size <= 1 << 31:
-            # What is in the buffer needs 31 bits, and one gather instruction takes twice as many positions of 32.
+            # Indices of the buffer need 31 bits, and a gather instruction takes twice as many indices of 32 bits.
             narrow = of_lanes("i32", lanes)
             position, kind = emitter.assign(f"trunc {kind} {position} to {narrow}"), narrow
         pointers = emitter.assign(f"getelementptr {element}, ptr {self.buffer(index).name}, {kind} {position}")
@@ -168,7 +166,7 @@ class Addresses:
 
 
 def wrapped(offset: int) -> int:
-    """An offset as 64 bits hold it: that of a masked-off position may need more."""
+    """An offset wrapped to 64 bits: that of a masked-off position may need more."""
     return wrap_int(offset, dtypes.int64)
 
 
@@ -178,4 +176,4 @@ def _offsets(lanes: int, step: int, start: int) -> str:
 
 def lane_count(axis: UOp | None) -> int:
     """The lanes of a vector along `axis`; 0, a scalar, where there is none."""
-    return 0 if axis is None else axis_size(axis)
+    return 0 if axis is None else size_of(axis)

@@ -14,7 +14,7 @@ from tilewright.graph.records import Param, Program
 
 
 class CpuCLanguage(Language):
-    """C as clang and gcc understand it. Elements are moved one by one: their vectorisers join them."""
+    """C for clang and gcc. Elements are moved one by one: their vectorisers join them."""
 
     def vector_widths(self, dtype: DType) -> tuple[int, ...]:
         return ()

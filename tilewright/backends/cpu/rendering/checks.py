@@ -1,5 +1,5 @@
-"""Range checks. In: a CHECK node, and the name of the buffer for failures. Out: its value, which is the index as it is,
-and a branch, weighted as unlikely, to a block that stores an index that is out of range. All elements of a tile share
+"""Range checks. In: a CHECK node, and the name of the buffer for failures. Out: its value, the unchanged index, and a
+branch, weighted as unlikely, to a block that stores an index that is out of range. All elements of a tile share
 one branch; the comparison is the same instruction as that of a gather's mask."""
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _WEIGHTS = '!1 = !{!"branch_weights", i32 1, i32 1048575}'
 
 
 def checked_once(program: Program) -> dict[UOp, None]:
-    """The nodes in front of the loop over the launch, in their order: range checks of what does not depend on it, and
-    what these are computed from. LLVM leaves them inside, as each iteration stores to memory it knows little of."""
+    """The nodes that are emitted before the loop over the launch, in order: range checks that do not depend on it, and
+    their sources. LLVM would leave them inside, because each iteration stores to memory that may alias."""
     read_only = {param.slot for param in program.params if not param.is_written}
     fixed: dict[UOp, None] = {}
     inside = 0

@@ -1,7 +1,7 @@
 """Denormal floats. In: a `Program`. Out: whether its kernel takes them as zero, and the function around it that sets
 the processor's flags and restores them.
 
-An operation on a denormal number takes about 150 cycles on x86, where it takes a half on any other. Slopes of saturated
+An operation on a denormal number takes about 150 cycles on x86, on any other number half a cycle. Slopes of saturated
 activations are denormal, and a product of matrices reuses each of them many times. With the flags set (FTZ and DAZ of
 MXCSR on x86, FZ of FPCR on ARM) operands and results below the least normal number are zeros of the same sign. The
 flags belong to the thread, so the kernel's own code sets them for each chunk of its work: neither the caller's thread
@@ -76,8 +76,8 @@ def flushes_denormals(program: Program) -> bool:
 
 
 def is_contraction(update: UOp) -> bool:
-    """Whether an accumulator adds products of floats one of which is used for several results: a sum of squares is
-    none."""
+    """Whether an accumulator adds products of floats of which a factor is used for several results; not a sum of
+    squares."""
     value = update.src[1]
     if update.arg is not Ops.ADD or not update.src[0].dtype.is_float:
         return False

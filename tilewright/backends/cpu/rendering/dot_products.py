@@ -14,12 +14,12 @@ from tilewright.backends.cpu.rendering.grouped_values import Group, GroupedValue
 from tilewright.backends.cpu.rendering.instructions import scalar_type, value_type
 from tilewright.backends.cpu.rendering.loads import Loads
 from tilewright.base.records import NamedTuple
-from tilewright.codegen.tiles import Coordinates, axis_size
+from tilewright.codegen.tiles import Coordinates
 from tilewright.graph.kernels.dot_products import DotFit, find_dots, narrow_factors, usable_dtypes
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp, memory_of
-from tilewright.graph.walk import consumers
+from tilewright.graph.walk import consumers, size_of
 
 # LLVM's intrinsics, by the number of 32-bit lanes.
 _NAMES = {
@@ -29,7 +29,7 @@ _NAMES = {
 }
 # Those that return the sum of products without adding it to an accumulator.
 _ONLY_PRODUCTS = frozenset({"pmaddwd"})
-# The first coordinate of the accumulators of what an offset factor adds to a sum.
+# The first coordinate of the accumulators of the corrections for an offset factor.
 _OFFSET = -1
 
 
@@ -77,9 +77,9 @@ class DotProducts:
         for axis in self.facts.axes(value):
             if axis.arg.kind is AxisType.UNROLL and axis not in self.facts.axes(acc):
                 dots = self._find_dots(factors, acc)
-                if not dots or dots[0].instruction.terms != axis_size(axis):
+                if not dots or dots[0].instruction.terms != size_of(axis):
                     continue
-                if axis_size(lanes) not in _NAMES.get(dots[0].instruction.name, {}):
+                if size_of(lanes) not in _NAMES.get(dots[0].instruction.name, {}):
                     continue
                 group = Group(lanes, axis)
                 members = [self.grouped.members(factor, group) for factor in factors]
@@ -88,7 +88,8 @@ class DotProducts:
         return None
 
     def _find_dots(self, factors: tuple[UOp, UOp], acc: UOp) -> list[DotFit]:
-        """Values that both the signed and the unsigned dtype hold are taken as either: what needs no offset wins."""
+        """A factor whose values fit both the signed and the unsigned dtype may be either; a match without an offset is
+        preferred."""
         pairs = itertools.product(usable_dtypes(factors[0]), usable_dtypes(factors[1]))
         found = [dots for left, right in pairs if (dots := find_dots(left, right, acc.dtype, self.target))]
         return min(found, key=lambda dots: (-dots[0].instruction.terms, dots[0].offset is not None), default=[])
@@ -115,7 +116,8 @@ class DotProducts:
                     self.replaced.add(node)
 
     def _find_lazy(self, program: Program) -> None:
-        """Members in the loop of all their sums, of memory that is not written between the two."""
+        """Finds the members that are in the same loops as all their sums, of memory that is not written between the
+        two."""
         loops: list[UOp] = []
         around: dict[UOp, tuple[UOp, ...]] = {}
         for node in program.body:
@@ -125,12 +127,12 @@ class DotProducts:
                 loops.pop()
             elif node in self.members or node in self.dots:
                 around[node] = tuple(loops)
-        place = {node: number for number, node in enumerate(program.body)}
-        stores = [(place[node], memory_of(node.src[0])) for node in program.body if node.op is Ops.STORE]
+        order = {node: number for number, node in enumerate(program.body)}
+        stores = [(order[node], memory_of(node.src[0])) for node in program.body if node.op is Ops.STORE]
         for node, dot in self.dots.items():
             for member in dot.members:
                 memory = memory_of(member.src[0]) if member.op is Ops.LOAD else None
-                is_kept = not any(place[member] < at < place[node] and memory is written for at, written in stores)
+                is_kept = not any(order[member] < at < order[node] and memory is written for at, written in stores)
                 if is_kept and around[member] == around[node]:
                     self.lazy.add(member)
         shared = {member for node, dot in self.dots.items() for member in dot.members if around[member] != around[node]}
@@ -139,7 +141,7 @@ class DotProducts:
     # ------------------------------------------------------------ sums
 
     def starts(self, acc: UOp) -> list[Coordinates]:
-        """The coordinates of a sum's further accumulators: of what an offset factor adds to it."""
+        """The coordinates of a sum's further accumulators: those of the corrections for an offset factor."""
         return [
             self._offset_coordinates(dot, coordinates)
             for dot in self.dots.values()
@@ -158,7 +160,7 @@ class DotProducts:
         dot, facts = self.dots[node], self.facts
         sums = self.values[dot.acc]
         others = [a for a in facts.axes(node.src[1]) if a not in facts.axes(dot.acc) and a is not dot.group.terms]
-        for step in itertools.product(*(range(axis_size(axis)) for axis in others)):
+        for step in itertools.product(*(range(size_of(axis)) for axis in others)):
             offsets: set[Coordinates] = set()
             for coordinates in facts.all_coordinates(dot.acc):
                 at = {**dict(zip(facts.outer_axes(dot.acc), coordinates)), **dict(zip(others, step))}
@@ -182,7 +184,7 @@ class DotProducts:
                 )
 
     def _emit(self, dot: Dot, total: Element, left: str, right: str) -> Element:
-        emitter, instruction, lanes = self.emitter, dot.fit.instruction, axis_size(dot.group.lanes)
+        emitter, instruction, lanes = self.emitter, dot.fit.instruction, size_of(dot.group.lanes)
         sums = value_type(dot.acc.dtype, lanes)
         kinds = [value_type(dtype, lanes * instruction.terms) for dtype in (instruction.left, instruction.right)]
         name, operands = _NAMES[instruction.name][lanes], ((kinds[0], left), (kinds[1], right))
@@ -202,7 +204,7 @@ class DotProducts:
         factor = dot.factors[side]
         want = (dot.fit.instruction.left, dot.fit.instruction.right)[side]
         made = self.grouped.operand(factor, dot.group, at)
-        count, emitter = axis_size(dot.group.lanes) * dot.fit.instruction.terms, self.emitter
+        count, emitter = size_of(dot.group.lanes) * dot.fit.instruction.terms, self.emitter
         if side == dot.offset:
             text = f"xor {value_type(want, count)} {made.name}, {self._half_range(dot)}"
         elif want.bits == factor.dtype.bits:

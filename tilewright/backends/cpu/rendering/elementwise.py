@@ -1,7 +1,7 @@
 """Elementwise operations. In: a node. Out: its elements.
 
-A WHERE that `graph/kernels/slow_path` marks has a slow path: a value that few elements need and that is long to
-compute. It is computed in a basic block of its own, entered for a vector when any of its lanes needs it."""
+A WHERE that `graph/kernels/slow_path` marks has a slow path: a value that few elements need and that is expensive. It
+is computed in a separate basic block, entered for a vector when any of its lanes needs it."""
 
 from __future__ import annotations
 

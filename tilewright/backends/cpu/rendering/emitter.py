@@ -1,7 +1,7 @@
 """The LLVM IR of one function under construction. In: instructions and lines as text. Out: the lines of the body.
 
-An instruction stands at the end of the text, or hoisted in front of the outermost open loop that leaves it unchanged.
-Nothing here knows the nodes of a program: `values`, `loads` and the other helpers decide what to emit."""
+An instruction is emitted at the end of the text, or hoisted before the outermost open loop in which it is invariant.
+It does not know the nodes of a program: `values`, `loads` and the other helpers decide what to emit."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ class Emitter(Instructions):
         return name
 
     def fence(self, dtype: DType, lanes: int, vector: str) -> str:
-        """An equal vector, as an operand that LLVM takes as it is. No instruction is made for it."""
+        """The same vector behind an arithmetic fence, through which LLVM does not optimise. No machine instruction."""
         kind = value_type(dtype, lanes)
         return self.assign(self.call(f"llvm.arithmetic.fence.{overload(dtype, lanes)}", kind, (kind, vector)))
 
     def hidden(self, kind: str, counter: str) -> str:
-        """An equal integer, of which LLVM does not know how it grows with a loop. No instruction is made for it."""
+        """The same integer, for which LLVM does not find a recurrence in a loop. No machine instruction."""
         return self.assign(self.call(f"llvm.expect.{kind}", kind, (kind, counter), (kind, "0")))
 
     def once(self, key: tuple[str, int], text: str, depth: int) -> Element:

@@ -1,10 +1,10 @@
 """Operands of dot-product instructions. In: an expression of narrow integers, the axis of the lanes and that of the
 terms. Out: vectors of all terms of all lanes, side by side.
 
-A factor is a load, or an expression of loads in integers of one width: the nibbles of a byte, a quantised weight put
-together from two fields. Its operations are those of the program on longer vectors. A load has contiguous terms,
-contiguous lanes (which are interleaved), or positions in the tile that are constants and lie close together (bits that
-several elements share), which are shuffled into place."""
+A factor is a load, or an expression of loads in integers of one width: the nibbles of a byte, a quantised weight made
+from two fields. Its operations are those of the program on longer vectors. A load has contiguous terms, contiguous
+lanes (which are interleaved), or constant positions close together in the tile (bits that several elements share),
+which are shuffled."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tilewright.backends.cpu.rendering.shuffles import interleave, shuffle_mask
 from tilewright.backends.cpu.rendering.strided_words import Words, find_stride, find_words, load_words
 from tilewright.base.dtype import DType
 from tilewright.base.records import NamedTuple
-from tilewright.codegen.tiles import Coordinates, axis_size, is_tile_expression, tile_part, tile_value
+from tilewright.codegen.tiles import Coordinates, is_tile_expression, tile_part, tile_value
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import toposort
+from tilewright.graph.walk import size_of, toposort
 
 
 class Group(NamedTuple):
@@ -38,7 +38,7 @@ class GroupedValues:
         self.facts = memory.facts
         self.emitter = memory.emitter
         self.made: dict[UOp, dict[Coordinates, Element]] = {}
-        # Of loads whose lanes lie at a stride: where they read, and what they have read.
+        # Of loads whose lanes are at a stride: the words that they read, and the loaded vectors.
         self._known_words: dict[tuple[UOp, Group], Words | None] = {}
         self._words: dict[UOp, dict[int, str]] = {}
 
@@ -59,7 +59,7 @@ class GroupedValues:
         return not set(self.facts.axes(node)).isdisjoint(group)
 
     def _is_loaded(self, load: UOp, group: Group) -> bool:
-        """All that is loaded at once has one bit as its mask."""
+        """Whether a load can give vectors of terms; each of its contiguous loads has one bit as its mask."""
         index, axes = load.src[0], self.facts.axes
         base, steps = tile_part(index.src[1])
         masked = {axis for mask in index.src[2:] for axis in axes(mask)}
@@ -69,7 +69,7 @@ class GroupedValues:
             return not masked and (self._has_short_spans(load, group) or self._find_words(load, group) is not None)
         if steps.get(group.lanes) == 1 and steps.get(group.terms) != 1:
             return True
-        size = axis_size(group.terms)
+        size = size_of(group.terms)
         if steps.get(group.lanes, size) != size:
             return not masked and self._find_words(load, group) is not None
         return group.terms not in masked and steps.get(group.terms) == 1
@@ -85,31 +85,31 @@ class GroupedValues:
         if stride is None or group.lanes not in self.facts.axes(load):
             return None
         others = self.axes(load, group)
-        places = itertools.product(*(range(axis_size(axis)) for axis in others))
-        vectors = [self._terms_of(load, group, dict(zip(others, coordinates))) for coordinates in places]
+        elements = itertools.product(*(range(size_of(axis)) for axis in others))
+        vectors = [self._terms_of(load, group, dict(zip(others, coordinates))) for coordinates in elements]
         words = find_words(load.dtype.itemsize, stride, vectors)
-        if words is None or words.size != axis_size(group.terms):
+        if words is None or words.size != size_of(group.terms):
             return None
         is_whole = all(len({words.word_of(position) for position in read}) == 1 for read in vectors)
         return words if is_whole else None
 
     def _terms_of(self, load: UOp, group: Group, at: dict[UOp, int]) -> list[int]:
-        """Where the terms of the first lane of a vector lie."""
-        return self._positions(load, group, at, axis_size(group.terms))
+        """The positions of the terms of the first lane of a vector."""
+        return self._positions(load, group, at, size_of(group.terms))
 
     def _has_short_spans(self, load: UOp, group: Group) -> bool:
-        """Whether what a load reads of one vector lies close together, or in few places, which are constants."""
+        """Whether the elements of each vector are at constant positions, close together or in a few spans."""
         if self.memory.constant_position(load.src[0]) is None:
             return False
         others = self.axes(load, group)
-        for coordinates in itertools.product(*(range(axis_size(axis)) for axis in others)):
+        for coordinates in itertools.product(*(range(size_of(axis)) for axis in others)):
             positions = self._positions(load, group, dict(zip(others, coordinates)), self._count(load, group))
             if not span_count(positions):
                 return False
         return True
 
     def _positions(self, load: UOp, group: Group, at: dict[UOp, int], count: int) -> list[int]:
-        """Where the first elements of a vector lie, from the base of the tile on."""
+        """The positions of the first elements of a vector, relative to the base of the tile."""
         split = self.memory.constant_position(load.src[0])
         assert split is not None
         elements = self._elements(group, at, count)
@@ -122,12 +122,12 @@ class GroupedValues:
         return [axis for axis in self.facts.axes(node) if axis not in group]
 
     def emit(self, node: UOp, group: Group, is_lazy: bool) -> None:
-        """All vectors of a member, where the program has the node; of a lazy one each where it is used first, so that
-        few of them are live at once."""
+        """Emits all vectors of a member; those of a lazy one are emitted where each is first used, so that few are live
+        at once."""
         self.made[node] = {}
         self._words.pop(node, None)
         axes = self.axes(node, group)
-        for coordinates in () if is_lazy else itertools.product(*(range(axis_size(axis)) for axis in axes)):
+        for coordinates in () if is_lazy else itertools.product(*(range(size_of(axis)) for axis in axes)):
             self._vector(node, group, dict(zip(axes, coordinates)))
 
     def _vector(self, node: UOp, group: Group, at: dict[UOp, int]) -> Element:
@@ -144,8 +144,8 @@ class GroupedValues:
 
     def _count(self, node: UOp, group: Group) -> int:
         """The length of a node's vectors: one group where all lanes have the same."""
-        terms = axis_size(group.terms)
-        return terms * axis_size(group.lanes) if group.lanes in self.facts.axes(node) else terms
+        terms = size_of(group.terms)
+        return terms * size_of(group.lanes) if group.lanes in self.facts.axes(node) else terms
 
     def _compute(self, node: UOp, group: Group, at: dict[UOp, int]) -> Element:
         count = self._count(node, group)
@@ -168,7 +168,7 @@ class GroupedValues:
         return self.emitter.assign(f"shufflevector {many} {first}, {many} poison, <{count} x i32> zeroinitializer")
 
     def _elements(self, group: Group, at: dict[UOp, int], count: int) -> list[dict[UOp, int]]:
-        terms = axis_size(group.terms)
+        terms = size_of(group.terms)
         return [{**at, group.lanes: number // terms, group.terms: number % terms} for number in range(count)]
 
     def _constants(self, node: UOp, group: Group, at: dict[UOp, int], count: int) -> str:
@@ -179,7 +179,7 @@ class GroupedValues:
     # ------------------------------------------------------------ loads
 
     def _load(self, load: UOp, group: Group, at: dict[UOp, int]) -> Element:
-        index, lanes, terms = load.src[0], axis_size(group.lanes), axis_size(group.terms)
+        index, lanes, terms = load.src[0], size_of(group.lanes), size_of(group.terms)
         base, steps = tile_part(index.src[1])
         size = steps.get(group.lanes, terms)
         if base is not None and self.facts.axes(base):
@@ -199,9 +199,9 @@ class GroupedValues:
         return self.memory.load_contiguous(index, at, lanes * terms)
 
     def _load_words(self, load: UOp, group: Group, at: dict[UOp, int]) -> Element:
-        """Lanes at a stride. Terms in another order than that of their word, or several of one element, are shuffled
+        """Loads lanes at a stride as words. Terms in another order than in their word, or repeated ones, are shuffled
         inside of it."""
-        words, lanes, terms = self._find_words(load, group), axis_size(group.lanes), axis_size(group.terms)
+        words, lanes, terms = self._find_words(load, group), size_of(group.lanes), size_of(group.terms)
         assert words is not None
         if load not in self._words:
             self._words[load] = load_words(self.memory, load.src[0], words, lanes)
@@ -210,13 +210,13 @@ class GroupedValues:
         made = self.emitter.assign(f"bitcast {of_lanes('i32', lanes)} {self._words[load][word]} to {kind}")
         inside = [position - word for position in positions]
         if inside != list(range(terms)):
-            order = shuffle_mask([lane * terms + place for lane in range(lanes) for place in inside])
+            order = shuffle_mask([lane * terms + term for lane in range(lanes) for term in inside])
             made = self.emitter.assign(f"shufflevector {kind} {made}, {kind} poison, {order}")
         return self.emitter.here(made)
 
     def _broadcast(self, dtype: DType, made: Element, group: Group) -> Element:
         """The same terms in every lane."""
-        emitter, lanes, terms = self.emitter, axis_size(group.lanes), axis_size(group.terms)
+        emitter, lanes, terms = self.emitter, size_of(group.lanes), size_of(group.terms)
         bits = dtype.bits * terms
         kind, key = of_lanes(f"i{bits}", lanes), (f"{made.name} in all lanes", lanes)
         if key in emitter.reused:

@@ -7,6 +7,7 @@ import struct
 
 from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.base.errors import InternalError
+from tilewright.codegen.tiles import memory_dtype
 from tilewright.graph.bounds import dtype_bounds
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op
@@ -21,10 +22,6 @@ def scalar_type(dtype: DType) -> str:
     if dtype.is_bool:
         return "i1"
     return _FLOAT_NAMES[dtype] if dtype.is_float else f"i{dtype.bits}"
-
-
-def memory_dtype(dtype: DType) -> DType:
-    return dtypes.uint8 if dtype.is_bool else dtype
 
 
 def memory_type(dtype: DType) -> str:
@@ -120,8 +117,8 @@ class Instructions:
         return self.call(f"llvm.{op.function}.{overload(dtype, lanes)}", kind, (kind, operand))
 
     def binary(self, op: Op, dtype: DType, lanes: int, left: str, right: str, is_exact: bool = False) -> str:
-        """`dtype` is that of the operands. Where the result `is_exact`, LLVM is told that it does not wrap: it then
-        knows how an index of 32 bits grows with a loop without working that out for each address."""
+        """`dtype` is that of the operands. Where the result `is_exact`, it is marked as not wrapping (nsw): LLVM
+        then finds the recurrence of a 32-bit index without an analysis for each address."""
         kind = value_type(dtype, lanes)
         if op in _COMPARE:
             spelled = _COMPARE[op][0 if dtype.is_float else 2 if dtype.is_unsigned or dtype.is_bool else 1]
@@ -198,8 +195,7 @@ def _extreme_name(op: Op, dtype: DType) -> str:
 
 
 def is_exact(node: UOp) -> bool:
-    """Whether the bounds of an integer tell that no value it takes has wrapped. They are those of its dtype where one
-    may have."""
+    """Whether the bounds of an integer show that it has not wrapped: where it may have, they are those of its dtype."""
     return node.dtype.is_int and node.bounds != dtype_bounds(node.dtype)
 
 

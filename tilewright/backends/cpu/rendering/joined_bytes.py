@@ -1,4 +1,4 @@
-"""Numbers that a kernel puts together from bytes. In: a program. Out: one load of two bytes where its nodes load,
+"""Numbers that a kernel assembles from bytes. In: a program. Out: one load of two bytes where its nodes load,
 widen, shift and join them: `a[i] | a[i + 1] << 8`. LLVM joins scalars itself, and never the lanes of vectors."""
 
 from __future__ import annotations
@@ -8,18 +8,17 @@ from tilewright.backends.cpu.rendering.instructions import memory_type, value_ty
 from tilewright.backends.cpu.rendering.loads import Loads
 from tilewright.backends.cpu.rendering.shuffles import shuffle_mask
 from tilewright.base.dtype import dtypes
-from tilewright.codegen.tiles import axis_size
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp, memory_of
-from tilewright.graph.walk import consumers
+from tilewright.graph.walk import consumers, size_of
 
 _BYTE_BITS = 8
 
 
 class JoinedBytes:
-    """`loads` are the joined nodes that are vectors, with the INDEX of the first byte; `replaced` what nothing else
-    uses."""
+    """`loads` are the joined nodes that are vectors, with the INDEX of the first byte; `replaced` their sources
+    that nothing else uses."""
 
     def __init__(self, memory: Loads) -> None:
         self.memory = memory
@@ -42,21 +41,21 @@ class JoinedBytes:
         }
 
     def _vector(self, node: UOp, at: dict[UOp, int]) -> Element:
-        """Loads and inserts number by number: no processor gathers two bytes at a time. What several lanes share is
-        loaded once."""
+        """Loads and inserts one number at a time: no processor gathers elements of two bytes. A number that several
+        lanes share is loaded once."""
         memory, index, emitter = self.memory, self.loads[node], self.memory.emitter
         axis = memory.facts.vector_axis(node)
         assert axis is not None
         positions = memory.lane_positions(index, at, axis)
         split = memory.constant_position(index)
         if split is None:
-            pointers = [memory.pointer(index, {**at, axis: lane}) for lane in range(axis_size(axis))]
+            pointers = [memory.pointer(index, {**at, axis: lane}) for lane in range(size_of(axis))]
             return emitter.here(self._inserted(node, pointers))
-        base, places = memory.base_pointer(index, split[0]), list(dict.fromkeys(positions))
-        result = self._inserted(node, [memory.moved(base, memory_type(index.dtype), place) for place in places])
-        order = [places.index(position) for position in positions]
-        if order != list(range(len(places))):
-            kind = value_type(node.dtype, len(places))
+        base, offsets = memory.base_pointer(index, split[0]), list(dict.fromkeys(positions))
+        result = self._inserted(node, [memory.moved(base, memory_type(index.dtype), offset) for offset in offsets])
+        order = [offsets.index(position) for position in positions]
+        if order != list(range(len(offsets))):
+            kind = value_type(node.dtype, len(offsets))
             result = emitter.assign(f"shufflevector {kind} {result}, {kind} poison, {shuffle_mask(order)}")
         return emitter.here(result)
 

@@ -9,21 +9,22 @@ from __future__ import annotations
 
 from tilewright.backends.cpu.rendering.addresses import Addresses, lane_count
 from tilewright.backends.cpu.rendering.emitter import Element
-from tilewright.backends.cpu.rendering.instructions import constant, memory_dtype, memory_type, of_lanes, overload
+from tilewright.backends.cpu.rendering.instructions import constant, memory_type, of_lanes, overload
 from tilewright.backends.cpu.rendering.prefetch import Prefetch
 from tilewright.backends.cpu.rendering.shuffles import MAX_STRIDE, load_strided, shuffle_mask
 from tilewright.backends.cpu.rendering.strided_words import load_narrow
 from tilewright.backends.cpu.rendering.values import Values
 from tilewright.backends.cpu.rendering.whole_vectors import is_inside, is_whole, load_in_parts
 from tilewright.base.dtype import DType, dtypes
-from tilewright.codegen.tiles import axis_size, tile_value
+from tilewright.codegen.tiles import memory_dtype, tile_value
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.walk import size_of
 
 # The most elements between the first and the last of a vector that is shuffled out of a contiguous load.
 MAX_SPAN = 64
-# How many contiguous loads a vector may be shuffled out of, each of a span of its own; fewer are tried first.
+# How many contiguous loads a vector may be shuffled out of, each of another span; fewer are tried first.
 SPAN_COUNTS = (1, 2, 4)
 
 
@@ -62,8 +63,8 @@ class Loads(Addresses):
         self.values[node] = elements
 
     def _near_positions(self, index: UOp, at: dict[UOp, int], axis: UOp) -> list[int]:
-        """Where the lanes of a vector lie, from the base of the tile on; none where they are not constants, or lie far
-        apart, or where more than a few vectors would be loaded for one."""
+        """The positions of the lanes of a vector relative to the base of the tile; none where they are not constants,
+        or too far apart to be shuffled out of a few loads."""
         positions = self.lane_positions(index, at, axis)
         count = span_count(positions) if positions else 0
         if not count or sum(max(part) - min(part) + 1 for part in cut(positions, count)) > MAX_SPAN:
@@ -71,9 +72,10 @@ class Loads(Addresses):
         return positions
 
     def lane_positions(self, index: UOp, at: dict[UOp, int], axis: UOp) -> list[int]:
-        """Where the lanes of a vector lie, from the base of the tile on; none where they are not constants."""
+        """The positions of the lanes of a vector relative to the base of the tile; none where they are not
+        constants."""
         split = self.constant_position(index)
-        lanes = [{**at, axis: lane} for lane in range(axis_size(axis))] if split is not None else []
+        lanes = [{**at, axis: lane} for lane in range(size_of(axis))] if split is not None else []
         return [sum(tile_value(part, each) for part in (split or ())[1:]) for each in lanes]
 
     def load_span(self, index: UOp, positions: list[int]) -> Element:
@@ -105,8 +107,8 @@ class Loads(Addresses):
         return self.emitter.assign(f"shufflevector {kind} {loaded}, {kind} poison, {shuffle_mask(order)}")
 
     def _short_placeholder(self, index: UOp) -> int:
-        """The size of a placeholder at whose begin a tile stands, where it is short; else 0. It is loaded as a whole:
-        LLVM then has it in registers, where it would load parts of it from memory."""
+        """The size of a short placeholder whose first element is the base of the tile; else 0. It is loaded as a whole:
+        LLVM then keeps it in registers instead of loading parts of it from memory."""
         split, memory = self.constant_position(index), memory_of(index)
         is_first = split is not None and split[0].is_const and split[0].arg == 0
         is_short = memory.op is not Ops.PARAM and memory.arg.size <= MAX_SPAN
@@ -138,7 +140,7 @@ class Loads(Addresses):
         return self._reverse(kind, made.name, lanes) if is_reversed else made
 
     def load_contiguous(self, index: UOp, at: dict[UOp, int], count: int) -> Element:
-        """`count` elements from one on, along whatever axes they lie; one bit masks them all."""
+        """`count` contiguous elements from one on, along any axes; one bit masks them all."""
         mask, _ = self.mask(index, at, None)
         return self._load(index, self.pointer(index, at), mask, count)
 
@@ -159,7 +161,7 @@ class Loads(Addresses):
     def _load_strided(
         self, index: UOp, at: dict[UOp, int], axis: UOp, mask: str | None, varies: bool, stride: int
     ) -> Element:
-        lanes, dtype = axis_size(axis), memory_dtype(index.dtype)
+        lanes, dtype = size_of(axis), memory_dtype(index.dtype)
         element = memory_type(dtype)
         first = self.pointer(index, at, axis)
         if mask is not None and not varies:
@@ -169,9 +171,9 @@ class Loads(Addresses):
             pointer = self.moved(first, element, start).name
             if mask is None or not varies:
                 return self.emitter.assign(f"load {of_lanes(element, lanes)}, ptr {pointer}, align {dtype.itemsize}")
-            # Elements between those that are asked for are not touched.
+            # Elements between the lanes are not accessed.
             bits = of_lanes("i1", lanes)
-            order = [place // stride if place % stride == 0 else lanes for place in range(start, start + lanes)]
+            order = [n // stride if n % stride == 0 else lanes for n in range(start, start + lanes)]
             own = self.emitter.assign(f"shufflevector {bits} {mask}, {bits} zeroinitializer, {shuffle_mask(order)}")
             return self.emitter.assign(self._masked_load(dtype, lanes, pointer, own))
 
@@ -203,7 +205,7 @@ class Loads(Addresses):
         return self.emitter.emit(f"shufflevector {kind} {name}, {kind} poison, {order}")
 
     def _gather(self, index: UOp, at: dict[UOp, int], axis: UOp, mask: str | None, varies: bool) -> Element:
-        lanes, dtype = axis_size(axis), memory_dtype(index.dtype)
+        lanes, dtype = size_of(axis), memory_dtype(index.dtype)
         kind = of_lanes(memory_type(dtype), lanes)
         if mask is not None and not varies:
             mask = self.values.operand(index.src[2], at, axis)
@@ -220,7 +222,7 @@ class Loads(Addresses):
 
 def span_count(positions: list[int]) -> int:
     """Into how many equal parts a vector is split so that the elements of each lie within MAX_SPAN; 0 where no count in
-    SPAN_COUNTS is enough."""
+    SPAN_COUNTS suffices."""
     for count in SPAN_COUNTS:
         is_even = len(positions) % count == 0
         if is_even and all(max(part) - min(part) < MAX_SPAN for part in cut(positions, count)):

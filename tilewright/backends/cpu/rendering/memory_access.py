@@ -1,24 +1,24 @@
-"""Stores of tiles, beside the loads that `loads` has. In: STORE nodes. Out: text.
+"""Stores of tiles; `loads` has the loads. In: STORE nodes. Out: text.
 
 Along the vector axis a stride of 1 is a vector store, any other a scatter; short groups are interleaved into one
 vector. A masked store selects between the address and an array on the stack; a mask per lane uses LLVM's masked
-intrinsics; a single element at a computed index is stored behind a branch."""
+intrinsics; a single element at a computed index is stored in a conditional block."""
 
 from __future__ import annotations
 
 import itertools
 
 from tilewright.backends.cpu.rendering.addresses import lane_count
-from tilewright.backends.cpu.rendering.instructions import memory_dtype, memory_type, of_lanes, overload, value_type
+from tilewright.backends.cpu.rendering.instructions import memory_type, of_lanes, overload, value_type
 from tilewright.backends.cpu.rendering.loads import Loads
 from tilewright.backends.cpu.rendering.prefetch import is_walked
 from tilewright.backends.cpu.rendering.shuffles import interleave
 from tilewright.backends.cpu.rendering.whole_vectors import branch, is_whole
-from tilewright.codegen.tiles import axis_size, tile_part
+from tilewright.codegen.tiles import memory_dtype, tile_part
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp, memory_of
-from tilewright.graph.walk import toposort
+from tilewright.graph.walk import size_of, toposort
 
 # Bytes of the group of terms that one lane of a dot-product instruction takes.
 GROUP_BYTES = 4
@@ -54,8 +54,8 @@ class MemoryAccess(Loads):
         self._store_rows(index, axis, rows)
 
     def _store_rows(self, index: UOp, axis: UOp | None, rows: list[tuple[str, str]]) -> None:
-        """Non-temporal stores must be aligned: where the buffer that the program is given is not, which is one bit for
-        all rows, they are ordinary stores."""
+        """Non-temporal stores must be aligned. Where the given buffer is not, which one test decides for all rows, they
+        are ordinary stores."""
         emitter, dtype, lanes = self.emitter, memory_dtype(index.dtype), lane_count(axis)
         kind = of_lanes(memory_type(dtype), lanes)
         texts = [f"  store {kind} {name}, ptr {pointer}, align " for name, pointer in rows]
@@ -134,8 +134,8 @@ class MemoryAccess(Loads):
         emitter.line(f"  store {kind} {name}, ptr {pointer}, align {dtype.itemsize}")
 
     def _store_if(self, stored: str, mask: str) -> None:
-        """A store to a computed index, in a block of its own: nearly every index is in range, and a branch that is
-        predicted lets later iterations begin, where a selected address makes them wait for the mask."""
+        """A store to a computed index, in a separate block: nearly every index is in range, and with a predicted branch
+        later iterations can begin, while a selected address would make them wait for the mask."""
         emitter, label = self.emitter, self.emitter.fresh("put")
         emitter.declarations[LIKELY] = LIKELY_WEIGHTS
         emitter.line(f"  br i1 {mask}, label %{label}.inside, label %{label}.done, !prof {LIKELY}")
@@ -145,7 +145,7 @@ class MemoryAccess(Loads):
         emitter.begin_block(f"{label}.done")
 
     def _scatter(self, index: UOp, at: dict[UOp, int], axis: UOp, name: str, mask: str | None, varies: bool) -> None:
-        lanes, dtype = axis_size(axis), memory_dtype(index.dtype)
+        lanes, dtype = size_of(axis), memory_dtype(index.dtype)
         if mask is not None and not varies:
             mask = self.values.operand(index.src[2], at, axis)
         text = self.emitter.call(
@@ -174,7 +174,7 @@ class MemoryAccess(Loads):
         elif memory_of(index).op is Ops.PARAM and not value.dtype.is_bool:
             sizes = RESULT_GROUPS
         for axis, step in steps.items():
-            if step == 1 and steps.get(lanes) == axis_size(axis) and axis_size(axis) in sizes:
+            if step == 1 and steps.get(lanes) == size_of(axis) and size_of(axis) in sizes:
                 return axis
         return None
 
@@ -184,11 +184,11 @@ class MemoryAccess(Loads):
         lanes = self.facts.vector_axis(value)
         assert lanes is not None
         axes = [axis for axis in self.facts.axes(store) if axis not in (lanes, group)]
-        bits, count = value.dtype.bits, axis_size(lanes)
-        kind = of_lanes(f"i{bits}", count * axis_size(group))
-        for coordinates in itertools.product(*(range(axis_size(axis)) for axis in axes)):
+        bits, count = value.dtype.bits, size_of(lanes)
+        kind = of_lanes(f"i{bits}", count * size_of(group))
+        for coordinates in itertools.product(*(range(size_of(axis)) for axis in axes)):
             at = {**dict(zip(axes, coordinates, strict=True)), lanes: 0}
-            rows = [self.values.operand(value, {**at, group: term}, lanes) for term in range(axis_size(group))]
+            rows = [self.values.operand(value, {**at, group: term}, lanes) for term in range(size_of(group))]
             if value.dtype.is_float:
                 given, wanted = value_type(value.dtype, count), of_lanes(f"i{bits}", count)
                 rows = [emitter.assign(f"bitcast {given} {row} to {wanted}") for row in rows]

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tilewright.codegen.tiles import axis_size, tile_part
+from tilewright.codegen.tiles import tile_part
 from tilewright.graph.affine import affine, coefficient
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.walk import size_of
 
 # A loop that reads this many contiguous bytes is a stream; in a shorter one, too many prefetches lie past its end.
 LONG_WALK_BYTES = 16 << 10
@@ -41,49 +42,49 @@ class Prefetch:
                 if loops[-1] not in walking:
                     walking.append(loops[-1])
 
-    def bytes_ahead(self, place: UOp, row_bytes: int, loops: Sequence[UOp]) -> int:
+    def bytes_ahead(self, index: UOp, row_bytes: int, loops: Sequence[UOp]) -> int:
         """`loops` are those around the load, the innermost last; `row_bytes` is what it takes at once."""
-        buffer = memory_of(place)
-        if buffer.arg.size * buffer.dtype.itemsize >= self.target.cache_bytes and is_walked(place, row_bytes, loops):
-            return self._stream_ahead(place, row_bytes, loops)
-        return rows_ahead(place, row_bytes, loops, self.target.page_bytes) if place in self.copied else 0
+        buffer = memory_of(index)
+        if buffer.arg.size * buffer.dtype.itemsize >= self.target.cache_bytes and is_walked(index, row_bytes, loops):
+            return self._stream_ahead(index, row_bytes, loops)
+        return rows_ahead(index, row_bytes, loops, self.target.page_bytes) if index in self.copied else 0
 
-    def _stream_ahead(self, place: UOp, row_bytes: int, loops: Sequence[UOp]) -> int:
+    def _stream_ahead(self, index: UOp, row_bytes: int, loops: Sequence[UOp]) -> int:
         """A short loop whose rows are not contiguous prefetches the same part of the next row. Where several loops read
-        one row, as those of a softmax do, the last one prefetches the next row: the first would soon wait for its own
-        prefetches."""
-        base, _ = tile_part(place.src[1])
+        one row, as those of a softmax do, the last one prefetches the next row: prefetches of the first would be too
+        late for its own loads."""
+        base, _ = tile_part(index.src[1])
         pieces = _pieces(loops)
         distance = self.target.prefetch_bytes
         if base is None or len(loops) == len(pieces):
             return distance
         loop, around = loops[-1], loops[-1 - len(pieces)]
-        walked = math.prod(map(axis_size, pieces)) * row_bytes
-        following = coefficient(base, around) * memory_of(place).dtype.itemsize
-        walking = self.walking.get(_row(place, pieces), [loop])
+        walked = math.prod(map(size_of, pieces)) * row_bytes
+        following = coefficient(base, around) * memory_of(index).dtype.itemsize
+        walking = self.walking.get(_row(index, pieces), [loop])
         if len(walking) > 1 and walked <= self.target.page_bytes:
             return following if walking[-1] is loop else 0
         return following if walked < min(following, LONG_WALK_BYTES) else distance
 
 
-def is_walked(place: UOp, row_bytes: int, loops: Sequence[UOp]) -> bool:
+def is_walked(index: UOp, row_bytes: int, loops: Sequence[UOp]) -> bool:
     """Whether the innermost loop reads contiguous rows."""
-    base, _ = tile_part(place.src[1])
+    base, _ = tile_part(index.src[1])
     if not loops or base is None:
         return False
-    return coefficient(base, loops[-1]) * memory_of(place).dtype.itemsize == row_bytes
+    return coefficient(base, loops[-1]) * memory_of(index).dtype.itemsize == row_bytes
 
 
-def rows_ahead(place: UOp, row_bytes: int, loops: Sequence[UOp], page_bytes: int) -> int:
+def rows_ahead(index: UOp, row_bytes: int, loops: Sequence[UOp], page_bytes: int) -> int:
     """The distance of `ROWS_AHEAD` rows, in bytes; 0 where a copy reads whole pages."""
-    base, _ = tile_part(place.src[1])
+    base, _ = tile_part(index.src[1])
     if base is None:
         return 0
     for axis in reversed(loops):
-        step = coefficient(base, axis) * memory_of(place).dtype.itemsize
+        step = coefficient(base, axis) * memory_of(index).dtype.itemsize
         if step != row_bytes:
             return ROWS_AHEAD * step if row_bytes < min(page_bytes, step) else 0
-        row_bytes *= axis_size(axis)
+        row_bytes *= size_of(axis)
     return 0
 
 
@@ -105,13 +106,13 @@ def _pieces(loops: Sequence[UOp]) -> Sequence[UOp]:
     return loops[-count:]
 
 
-def _row(place: UOp, walking: Sequence[UOp]) -> Row:
-    base, _ = tile_part(place.src[1])
+def _row(index: UOp, walking: Sequence[UOp]) -> Row:
+    base, _ = tile_part(index.src[1])
     if base is None:
-        return memory_of(place), frozenset(), 0
+        return memory_of(index), frozenset(), 0
     position = affine(base)
     return (
-        memory_of(place),
+        memory_of(index),
         frozenset(step for step in position.terms.items() if step[0] not in walking),
         position.constant,
     )

@@ -1,7 +1,7 @@
 """Programs as LLVM IR. In: a `Program`. Out: the text of one function `void name(ptr buffers, i64 lo, i64 hi)`.
 
-Tiles are unrolled here and nowhere earlier. A value that does not depend on a tile axis is computed once and splatted
-where it meets one that does, in front of the outermost loop that leaves it unchanged. Stands on `emitter` (the text),
+Tiles are unrolled here and nowhere earlier. A value that does not depend on a tile axis is computed once, before the
+outermost loop in which it is invariant, and splatted where it meets one that does. Stands on `emitter` (the text),
 `values` (the operands) and a helper for each family of ops; none of them knows the renderer."""
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from tilewright.backends.cpu.rendering.memory_access import MemoryAccess
 from tilewright.backends.cpu.rendering.values import Values
 from tilewright.base.errors import InternalError
 from tilewright.base.records import NamedTuple, field, mutable_record
-from tilewright.codegen.tiles import Coordinates, TileFacts, axis_size
+from tilewright.codegen.tiles import Coordinates, TileFacts
 from tilewright.graph.kernels.edges import holds_at
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import size_of
 
 
 class _Phi(NamedTuple):
@@ -104,7 +105,7 @@ class Renderer:
         return "\n".join([header, *body, "  ret void", "}", *around, *emitter.declarations.values(), ""])
 
     def _load_variable(self, variable: UOp, number: int) -> None:
-        """A word of the list that has the addresses of the buffers."""
+        """Loads a variable from its word after the addresses of the buffers."""
         emitter, kind = self.emitter, scalar_type(variable.dtype)
         pointer = emitter.assign(f"getelementptr i64, ptr %buffers, i64 {number}")
         word = emitter.assign(f"load i64, ptr {pointer}")
@@ -132,8 +133,8 @@ class Renderer:
                 text = f"  {name} = phi {kind} [ {element.name}, %{entered_from} ]"
                 loop.phis.append(_Phi(acc, coordinates, element.name, text, emitter.reserve_line()))
                 self.values[acc][coordinates] = emitter.here(name)
-        # LLVM's loop strength reduction changes innermost loops alone, but works out how every address grows with each
-        # loop around them. Of the far ones that takes a quarter of the time of a kernel, and changes nothing.
+        # LLVM's loop strength reduction changes only innermost loops, but analyses how every address depends on all
+        # loops around them. For far loops that takes a quarter of the time of a kernel, and changes nothing.
         if axis in self.far_loops:
             counter = emitter.hidden(loop.kind, counter)
         if loop.kind != scalar_type(axis.dtype):
@@ -158,7 +159,7 @@ class Renderer:
         emitter.line(f"  br label %{label}.end")
         emitter.line(f"{label}.end:")
         emitter.line(f"  {counter}.next = add nuw nsw {loop.kind} {counter}, 1")
-        limit = limit or loop.count or str(axis_size(loop.axis))
+        limit = limit or loop.count or str(size_of(loop.axis))
         emitter.line(f"  %{label}.more = icmp ult {loop.kind} {counter}.next, {limit}")
         emitter.line(f"  br i1 %{label}.more, label %{label}, label %{label}.exit")
         emitter.begin_block(f"{label}.exit")
@@ -228,7 +229,7 @@ class Renderer:
         unrolled = [a for a in facts.axes(value) if a not in facts.axes(acc)]
         is_masked = value.op is Ops.WHERE and value.src[2] is acc.src[0]
         for coordinates, at in self.values.elements(acc):
-            for step in itertools.product(*(range(axis_size(a)) for a in unrolled)):
+            for step in itertools.product(*(range(size_of(a)) for a in unrolled)):
                 element = {**at, **dict(zip(unrolled, step, strict=True))}
                 if is_masked and holds_at(value.src[0], element) is False:
                     continue
@@ -244,7 +245,7 @@ class Renderer:
         others = [a for a in folded if a is not axis]
         values: dict[Coordinates, Element] = {}
         for coordinates, at in self.values.elements(node):
-            steps = itertools.product(*(range(axis_size(a)) for a in others))
+            steps = itertools.product(*(range(size_of(a)) for a in others))
             elements = ({**at, **dict(zip(others, step, strict=True))} for step in steps)
             total, *parts = [self.values[acc][facts.coordinates(acc, element)] for element in elements]
             for part in parts:
@@ -256,7 +257,7 @@ class Renderer:
 
 
 def _far_loops(program: Program) -> set[UOp]:
-    """The axes of the loops that have at least three more loops inside of them, one in the other."""
+    """The axes of the loops with at least three more nested loops inside."""
     found: set[UOp] = set()
     opened = [axis for axis in program.global_ranges if axis.arg.kind is AxisType.THREAD]
     for node in program.body:

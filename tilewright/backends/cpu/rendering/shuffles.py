@@ -1,7 +1,7 @@
 """Shuffles of vectors in registers. In: the names of vectors, or an address. Out: instructions, and the names of
 vectors of the same elements in another order.
 
-  transpose     rows to columns: a value whose lanes lie along one axis and are needed along another
+  transpose     rows to columns: a value whose lanes are along one axis and are needed along another
   across        rows to columns, of many short rows: weights whose rows are the lanes of a dot-product instruction
   interleave    rows to groups of one element of each: panels that dot-product instructions read, results side by side
   load_strided  contiguous loads of which some lanes are kept: a pool, a convolution of stride 2"""
@@ -19,7 +19,7 @@ MAX_STRIDE = 4
 
 # Emits an instruction, and gives the name of its result.
 Emit = Callable[[str], str]
-# Given the lanes and the name of a vector, the name of an equal one whose definition LLVM does not look through.
+# Given the lanes and the name of a vector, the name of the same vector behind an arithmetic fence.
 Fence = Callable[[int, str], str]
 
 
@@ -112,8 +112,8 @@ def exchange(emit: Emit, element: str, rows: list[str], lanes: int, bit: int, or
     for number in range(len(rows)):
         if number & bit == 0 and (rows[number] != "poison" or rows[number | bit] != "poison"):
             pair = f"{kind} {rows[number]}, {kind} {rows[number | bit]}"
-            for place, order in zip((number, number | bit), orders, strict=True):
-                done[place] = emit(f"shufflevector {pair}, {shuffle_mask(order)}")
+            for target, order in zip((number, number | bit), orders, strict=True):
+                done[target] = emit(f"shufflevector {pair}, {shuffle_mask(order)}")
     return done
 
 
@@ -154,7 +154,7 @@ def interleave(emit: Emit, bits: int, rows: Sequence[str], lanes: int) -> str:
     found, width = list(rows), bits
     while len(found) > 1:
         kind, pairs = of_lanes(f"i{width}", lanes), of_lanes(f"i{width}", 2 * lanes)
-        order = shuffle_mask([place for lane in range(lanes) for place in (lane, lanes + lane)])
+        order = shuffle_mask([source for lane in range(lanes) for source in (lane, lanes + lane)])
         zipped = [
             emit(f"shufflevector {kind} {left}, {kind} {right}, {order}")
             for left, right in zip(found[::2], found[1::2], strict=True)
@@ -166,8 +166,8 @@ def interleave(emit: Emit, bits: int, rows: Sequence[str], lanes: int) -> str:
 
 
 def load_strided(emit: Emit, load_at: Callable[[int], str], element: str, lanes: int, step: int) -> str:
-    """`lanes` elements at a stride of `step`; `load_at` loads as many contiguous ones, from one on that is counted from
-    the first.
+    """`lanes` elements at a stride of `step`; `load_at(n)` loads as many contiguous ones from n elements after the
+    first.
 
     The vectors start `lanes` apart, but the last ends with the last element: nothing after it is loaded."""
     kind = of_lanes(element, lanes)
@@ -178,10 +178,10 @@ def load_strided(emit: Emit, load_at: Callable[[int], str], element: str, lanes:
     for number in range(1, step):
         order: list[int | None] = []
         for lane in range(lanes):
-            place = lane * step
-            if place >= number * lanes:
-                order.append(lanes + place - starts[number] if place < (number + 1) * lanes else None)
+            position = lane * step
+            if position >= number * lanes:
+                order.append(lanes + position - starts[number] if position < (number + 1) * lanes else None)
             else:
-                order.append(lane if number > 1 else place)
+                order.append(lane if number > 1 else position)
         found = emit(f"shufflevector {kind} {found}, {kind} {parts[number]}, {shuffle_mask(order)}")
     return found

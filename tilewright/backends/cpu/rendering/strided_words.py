@@ -1,8 +1,8 @@
-"""Narrow elements of lanes at a stride: bytes of several rows of a matrix. In: an INDEX, and where its elements lie in
-the tile. Out: vectors of all lanes, each lane a word of 4 bytes at one offset of its row.
+"""Narrow elements of lanes at a stride: bytes of several rows of a matrix. In: an INDEX, and the positions of its
+elements in the tile. Out: vectors of all lanes, each lane a word of 4 bytes at one offset of its row.
 
-No instruction gathers bytes, and an insertion for each takes longer than to compute with them. What a lane needs of
-adjacent words is one load; the loads of all lanes are transposed in registers (`across`)."""
+No instruction gathers bytes, and inserting each takes longer than computing with them. Adjacent words of a lane are one
+load; the loads of all lanes are transposed in registers (`across`)."""
 
 from __future__ import annotations
 
@@ -11,29 +11,31 @@ from tilewright.backends.cpu.rendering.emitter import Element
 from tilewright.backends.cpu.rendering.instructions import of_lanes
 from tilewright.backends.cpu.rendering.shuffles import PIECE_BYTES, across
 from tilewright.base.records import NamedTuple
-from tilewright.codegen.tiles import Coordinates, axis_size, tile_value
+from tilewright.codegen.tiles import Coordinates, tile_value
 from tilewright.graph.affine import affine
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import size_of
 
 WORD_BYTES = 4
 
 
 class Words(NamedTuple):
-    """Where lanes of `stride` elements' distance read words, in elements from the base of the tile on."""
+    """The offsets at which lanes, `stride` elements apart, read words; in elements, relative to the base of the
+    tile."""
 
     stride: int
     size: int  # elements of a word
     offsets: tuple[int, ...]
 
     def word_of(self, position: int) -> int:
-        """The word that an element of the first lane lies in."""
+        """The offset of the word that contains an element of the first lane."""
         return position - (position - self.offsets[0]) % self.size
 
 
 def find_stride(memory: Addresses, index: UOp, lanes: UOp) -> int | None:
-    """How far apart the lanes of a load lie; None where that is not constant, where masks decide what is read, or where
-    the number of lanes is not a power of two, which a transposition needs."""
-    split, count = memory.constant_position(index), axis_size(lanes)
+    """The stride of the lanes of a load; None where it is not constant, where the load is masked, or where the number
+    of lanes is not a power of two, which a transposition needs."""
+    split, count = memory.constant_position(index), size_of(lanes)
     if split is None or len(index.src) > 2 or count & (count - 1):
         return None
     stride = 0
@@ -47,7 +49,7 @@ def find_stride(memory: Addresses, index: UOp, lanes: UOp) -> int | None:
 
 def find_words(itemsize: int, stride: int, vectors: list[list[int]]) -> Words | None:
     """The words of some vectors, for each of which `vectors` has the positions that its first lane reads. None where
-    the last word would reach behind all that is read."""
+    the last word would contain elements after the last one that is read."""
     size = WORD_BYTES // itemsize
     positions = {position for read in vectors for position in read}
     first, end = min(positions), max(positions) + 1
@@ -76,7 +78,7 @@ def load_words(memory: Addresses, index: UOp, words: Words, lanes: int) -> dict[
 def load_narrow(memory: Addresses, node: UOp, axis: UOp) -> dict[Coordinates, Element] | None:
     """The elements of a load whose vectors lie along `axis`: of each lane's words, shifted to the element. None where
     the load reads no whole words."""
-    index, itemsize, lanes = node.src[0], node.dtype.itemsize, axis_size(axis)
+    index, itemsize, lanes = node.src[0], node.dtype.itemsize, size_of(axis)
     stride = find_stride(memory, index, axis)
     if not stride or itemsize * 2 > WORD_BYTES or not node.dtype.is_int:
         return None

@@ -1,4 +1,4 @@
-"""The values of a program as LLVM names. In: a node, coordinates in its tile, the axis its lanes shall lie along. Out:
+"""The values of a program as LLVM names. In: a node, coordinates in its tile, the axis of its lanes. Out:
 the operand's name, made by a splat, an extracted lane or a transposition where the value has another form.
 
 A value is a set of elements, one for each coordinate of its tile axes but its vector axis, along which the elements are
@@ -14,9 +14,10 @@ from tilewright.backends.cpu.rendering.instructions import constant, scalar_type
 from tilewright.backends.cpu.rendering.shuffles import transpose
 from tilewright.base.dtype import dtypes
 from tilewright.base.target import Target
-from tilewright.codegen.tiles import Coordinates, TileFacts, axis_size, is_tile_expression, tile_value
+from tilewright.codegen.tiles import Coordinates, TileFacts, is_tile_expression, tile_value
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import size_of
 
 _FENCED = frozenset({dtypes.float32, dtypes.float64})
 
@@ -37,7 +38,7 @@ class Values(dict[UOp, dict[Coordinates, Element]]):
 
     def operand(self, node: UOp, at: dict[UOp, int], axis: UOp | None) -> str:
         """The element of `node` at the coordinates `at`, as a vector along `axis` where that is given."""
-        lanes = axis_size(axis) if axis is not None else 0
+        lanes = size_of(axis) if axis is not None else 0
         if node.op is Ops.CONST:
             return constant(node.dtype, node.arg, lanes)
         if node.op is Ops.RANGE and node.arg.kind.is_tile:
@@ -65,7 +66,7 @@ class Values(dict[UOp, dict[Coordinates, Element]]):
         return found
 
     def _constants(self, node: UOp, at: dict[UOp, int], axis: UOp | None) -> str:
-        lanes = axis_size(axis) if axis is not None else 0
+        lanes = size_of(axis) if axis is not None else 0
         if axis is None or axis not in node.ranges:
             return constant(node.dtype, tile_value(node, at), lanes)
         kind = scalar_type(node.dtype)
@@ -73,11 +74,8 @@ class Values(dict[UOp, dict[Coordinates, Element]]):
 
     def _lane(self, element: Element, node: UOp, axis: UOp, lane: int) -> Element:
         key = (f"{element.name}[{lane}]", 0)
-        made = self.emitter.reused.get(key)
-        if made is None:
-            text = f"extractelement {value_type(node.dtype, axis_size(axis))} {element.name}, i64 {lane}"
-            made = self.emitter.once(key, text, element.depth)
-        return made
+        text = f"extractelement {value_type(node.dtype, size_of(axis))} {element.name}, i64 {lane}"
+        return self.emitter.once(key, text, element.depth)
 
     def _splat(self, element: Element, node: UOp, lanes: int) -> Element:
         key = (element.name, lanes)
@@ -91,7 +89,7 @@ class Values(dict[UOp, dict[Coordinates, Element]]):
 
     def _vector_across(self, node: UOp, at: dict[UOp, int], axis: UOp) -> str:
         """A vector along `axis` of a value whose elements are scalars, or vectors along another axis."""
-        emitter, own_axis, lanes = self.emitter, self.facts.vector_axis(node), axis_size(axis)
+        emitter, own_axis, lanes = self.emitter, self.facts.vector_axis(node), size_of(axis)
         rows = [self[node][self.facts.coordinates(node, {**at, axis: lane})].name for lane in range(lanes)]
         if own_axis is None:
             many, single = value_type(node.dtype, lanes), scalar_type(node.dtype)
@@ -104,7 +102,7 @@ class Values(dict[UOp, dict[Coordinates, Element]]):
         if (key, 0) not in emitter.reused:
             register, element = self.target.lanes(node.dtype), scalar_type(node.dtype)
             fence = functools.partial(emitter.fence, node.dtype) if node.dtype in _FENCED else None
-            size, own_lanes = node.dtype.itemsize, axis_size(own_axis)
+            size, own_lanes = node.dtype.itemsize, size_of(own_axis)
             names = transpose(emitter.assign, element, size, rows, own_lanes, register, fence)
             emitter.reused.update({(key, lane): emitter.here(name) for lane, name in enumerate(names)})
         return emitter.reused[key, at[own_axis]].name

@@ -1,9 +1,9 @@
 """Whole vectors of masked accesses. In: the mask of an access along a vector axis. Out: one bit that says whether it
 holds in every lane, and a branch on it.
 
-A processor without masked vector loads and stores tests and moves lane by lane. Of a loop over a padded axis nearly
-every vector is whole: behind a branch, which is predicted, it is one plain load or store. Of the others a load reads
-all lanes where they lie in the buffer, and selects."""
+A processor without masked vector loads and stores tests and moves lane by lane. In a loop over a padded axis nearly
+every vector is whole: behind a branch, which is predicted, it is one plain load or store. A load of another vector
+reads all lanes where they are in the buffer, and selects."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 from tilewright.backends.cpu.rendering.instructions import scalar_type
 from tilewright.backends.cpu.rendering.values import Values
-from tilewright.codegen.tiles import axis_size
 from tilewright.graph.affine import Affine, affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.walk import size_of
 
 
 def is_whole(values: Values, mask: UOp, at: dict[UOp, int], axis: UOp) -> str | None:
@@ -37,8 +37,8 @@ def is_whole(values: Values, mask: UOp, at: dict[UOp, int], axis: UOp) -> str | 
 
 
 def _holds_everywhere(values: Values, part: UOp, at: dict[UOp, int], axis: UOp) -> str | None:
-    """Of a comparison with a bound: it holds everywhere where it does in the lane with the greatest value, or the
-    least."""
+    """A comparison with a bound holds in all lanes if it holds in the lane with the greatest value, or the least. None
+    for other conditions."""
     is_least = part.op is Ops.XOR and part.src[1].is_const and part.src[1].arg is True
     comparison = part.src[0] if is_least else part
     if comparison.op is not Ops.CMPLT or not comparison.src[0].dtype.is_int or comparison.src[0].dtype.is_unsigned:
@@ -48,7 +48,7 @@ def _holds_everywhere(values: Values, part: UOp, at: dict[UOp, int], axis: UOp) 
         return None
     position = affine(compared)
     step = position.terms.get(axis, 0)
-    lane = axis_size(axis) - 1 if (step > 0) != is_least else 0
+    lane = size_of(axis) - 1 if (step > 0) != is_least else 0
     value = _scalar(values, position, {**at, axis: lane}, axis, scalar_type(compared.dtype))
     if not step or value is None:
         return None
@@ -57,7 +57,7 @@ def _holds_everywhere(values: Values, part: UOp, at: dict[UOp, int], axis: UOp) 
 
 
 def _scalar(values: Values, position: Affine, at: dict[UOp, int], axis: UOp, kind: str) -> str | None:
-    """The value of a sum in one lane; None where one of its terms depends on the lane otherwise than by a factor."""
+    """The value of a sum in one lane; None where the sum is not affine in the lane."""
     offset, total = position.constant, None
     for atom, step in position.terms.items():
         if atom in at:
@@ -72,15 +72,15 @@ def _scalar(values: Values, position: Affine, at: dict[UOp, int], axis: UOp, kin
 
 
 def is_inside(values: Values, index: UOp, at: dict[UOp, int], axis: UOp, is_reversed: bool) -> str | None:
-    """Whether the elements of all lanes lie in the memory, so that one load may read those that are masked off."""
-    last = memory_of(index).arg.size - axis_size(axis)
-    lane, kind = axis_size(axis) - 1 if is_reversed else 0, scalar_type(index.src[1].dtype)
+    """Whether the elements of all lanes are in the memory, so that one load may also read those that are masked off."""
+    last = memory_of(index).arg.size - size_of(axis)
+    lane, kind = size_of(axis) - 1 if is_reversed else 0, scalar_type(index.src[1].dtype)
     first = _scalar(values, affine(index.src[1]), {**at, axis: lane}, axis, kind)
     return None if first is None or last < 0 else values.emitter.assign(f"icmp ule {kind} {first}, {last}")
 
 
 def branch(values: Values, condition: str, whole: Callable[[], Any], partial: Callable[[], Any]) -> tuple[Any, ...]:
-    """Emits both behind a branch. Out: what each gives, followed by the label of its block, as a phi takes them."""
+    """Emits both behind a branch. Out: the result of each, followed by the label of its block, as a phi takes them."""
     emitter, label = values.emitter, values.emitter.fresh("vector")
     emitter.line(f"  br i1 {condition}, label %{label}.whole, label %{label}.partial")
     made: list[Any] = []
@@ -95,9 +95,9 @@ def branch(values: Values, condition: str, whole: Callable[[], Any], partial: Ca
 def load_in_parts(
     values: Values, whole: str, inside: str | None, kinds: tuple[str, str], texts: tuple[str, str]
 ) -> str:
-    """A masked load of a processor that has none. `kinds` are the type of the vector, and its mask with its type;
-    `texts` the plain load, and the masked one, which goes lane by lane and is left to vectors across the end of the
-    buffer."""
+    """A masked load for a processor without them. `kinds` are the type of the vector, and its mask with its type;
+    `texts` are the plain load and the masked one. The latter is lane by lane, and used only for vectors that cross the
+    end of the buffer."""
     emitter, (kind, masks), (plain, masked) = values.emitter, kinds, texts
 
     def read_and_select() -> str:

@@ -1,8 +1,8 @@
 """BEAM=n. In: a kernel and a device. Out: the fastest opts that were found, checked, and kept on disk.
 Joins the search of the kernel stage with processes that compile and run its candidates.
 
-A search that is stopped, by the user or by a limit of time, goes on from its records at the next call; one that is
-complete is looked up. The winner is checked against the unoptimised kernel on new inputs; one that fails is dropped,
+A search that is stopped, by the user or by a limit of time, continues from its records at the next call; a complete
+one is only looked up. The winner is checked against the unoptimised kernel on new inputs; one that fails is dropped,
 and the next best is checked."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def find_opts(sink: UOp, device: str, hook: str = "", timeouts: Timeouts | None 
 
 
 def forget_searches() -> None:
-    """Empties the process's own memory of searches, for tests and measurements."""
+    """Empties the in-process cache of searches, for tests and measurements."""
     _searched.clear()
 
 
@@ -64,7 +64,7 @@ def _search(sink: UOp, device: str, hook: str, timeouts: Timeouts) -> Opts:
 
 
 def _checked_best(search: Search, workers: Workers) -> Trial | None:
-    """The fastest trial whose result is right on fresh numbers. Those before it are dropped, with the reason."""
+    """The fastest trial whose result is right on new inputs. Faster ones that fail are dropped, with the reason."""
     while (best := search.best) is not None and best.opts:
         complaint = workers.check(best.opts, SEED_OF_CHECK)
         if not complaint:
@@ -74,7 +74,7 @@ def _checked_best(search: Search, workers: Workers) -> Trial | None:
 
 
 class _Progress:
-    """The line that says how far a search is; drawn over itself on a terminal, printed once at DEBUG=1 elsewhere."""
+    """The progress line of a search: redrawn in place on a terminal, printed at the end at DEBUG=1 elsewhere."""
 
     def __init__(self, name: str, device: str) -> None:
         self.name = name

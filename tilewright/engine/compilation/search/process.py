@@ -25,7 +25,7 @@ START_SECONDS = 120.0
 @record
 class Task:
     """The kernel to search for. `hook` names an object (`module:name`) whose `before_run(opts)` and
-    `after_run(opts, results)` stand around each run, so that tests can make candidates fail."""
+    `after_run(opts, results)` are called around each run, so that tests can make candidates fail."""
 
     text: str
     device: str

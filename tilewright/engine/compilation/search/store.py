@@ -1,4 +1,4 @@
-"""What searches found, on disk. In: a kernel and a target. Out: the records of its search, in this or another process.
+"""Search results on disk. In: a kernel and a target. Out: the records of its search, in this or another process.
 One readable JSON file per kernel and target: the folder can be copied to any machine with the same target."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def kernel_text(sink: UOp) -> str:
 
 
 def _target_text(target: Target) -> str:
-    """Another compiler makes other code, but what to ask of it stays good."""
+    """The target without its toolchain: opts that were found with one compiler are kept for another."""
     return target_text(replace(target, toolchain=""))
 
 

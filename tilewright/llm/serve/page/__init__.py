@@ -1,7 +1,7 @@
 """The chat page. In: the files beside this one. Out: one HTML document that loads nothing else, and its headers.
 
-Script and style are written into the document, and its policy allows just these, by their hashes: whatever a model
-writes, no other script runs and no other host is asked."""
+Script and style are inlined, and the content security policy allows only these, by their hashes: whatever a model
+writes, no other script runs and no other host is contacted."""
 
 from __future__ import annotations
 

@@ -94,6 +94,11 @@ def dense_steps(shape: tuple[int, ...], is_time_first: bool) -> Steps:
     return Steps(heads * time * features, time * features, features)
 
 
+def broadcast_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The stride of each axis, 0 for axes of size 1."""
+    return tuple(math.prod(shape[axis + 1 :]) if size > 1 else 0 for axis, size in enumerate(shape))
+
+
 def _candidates(node: UOp) -> Iterator[tuple[UOp, Layout]]:
     """The nodes that a view can be read from, from the outermost source to the view itself."""
     chain = [node]

@@ -20,7 +20,7 @@ from tilewright.graph.kernels.values import memory_behind
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver
-from tilewright.tensor.families.networks.attention_layout import set_apart
+from tilewright.tensor.families.networks.attention_layout import broadcast_strides, set_apart
 from tilewright.tensor.families.random import RandomMixin
 from tilewright.tensor.primitives.reduce import accumulate_dtype
 
@@ -73,7 +73,7 @@ def blocked_attention(
     if mask is not None:
         own = mask.reshape(*(1,) * (4 - mask.ndim), *mask.shape)
         others = (own,)
-        call = replace(call, mask=_distances(own.shape))
+        call = replace(call, mask=broadcast_strides(own.shape))
     if dropout:
         others = (*others, query._drawn_state(call.scores, query.device))
     padded_query, padded_key, padded_value = operands
@@ -191,11 +191,6 @@ def _panels(tensor: Any, call: BlockAttention, features: int) -> Any:
     whole = tensor.pad((0, 0, 0, missing)) if missing else tensor
     parts = whole.reshape(call.batch, call.key_heads, call.panels, call.panel, features)
     return parts.transpose(-1, -2).contiguous()
-
-
-def _distances(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The stride of each axis, 0 for axes of size 1."""
-    return tuple(math.prod(shape[axis + 1 :]) if size > 1 else 0 for axis, size in enumerate(shape))
 
 
 # ---------------------------------------------------------------- kernels and gradients

@@ -22,6 +22,7 @@ from tilewright.tensor.families.base import Family
 from tilewright.tensor.families.networks.attention_layout import (
     VECTOR,
     Layout,
+    broadcast_strides,
     dense_steps,
     find_layouts,
     set_apart,
@@ -76,7 +77,7 @@ def fused_attention(query: T, key: T, value: T, mask: T | None, is_causal: bool,
         (*(layout.steps for layout in layouts), *dense),
         LOG2_E / math.sqrt(query.shape[-1]),
         is_causal,
-        _distances(masks[0].shape) if masks else None,
+        broadcast_strides(masks[0].shape) if masks else None,
         tile,
         tile,
         _heads_together(operands[1], batch * heads, heads // keys[1]),
@@ -154,11 +155,6 @@ def _fits(query: Family, key: Family, value: Family, mask: Family | None) -> boo
     sizes = (1,) * (len(whole) - mask.ndim) + mask.shape
     is_known = mask.dtype.is_bool or mask.dtype in (dtypes.float32, dtypes.float16, dtypes.bfloat16)
     return is_known and len(sizes) == len(whole) and all(one in (1, most) for one, most in zip(sizes, whole))
-
-
-def _distances(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The stride of each axis, 0 for axes of size 1."""
-    return tuple(math.prod(shape[axis + 1 :]) if size > 1 else 0 for axis, size in enumerate(shape))
 
 
 # ---------------------------------------------------------------- kernels and gradients

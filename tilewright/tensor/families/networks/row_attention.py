@@ -67,7 +67,7 @@ def row_attention(query: T, key: T, value: T, mask: T | None, plain: Callable[..
         features,
         (*(layout.steps for layout in layouts), dense_steps(operands[0].shape, False)),
         LOG2_E / math.sqrt(features),
-        _distances(masks[0].shape) if masks else None,
+        _mask_strides(masks[0].shape) if masks else None,
         *threads,
         _splits_of(target, batch * heads, capacity(keys)),
     )
@@ -182,7 +182,7 @@ def _takes_mask(mask: Family, whole: tuple[int, ...]) -> bool:
     return not is_symbolic(sizes[:-1]) and (not is_symbolic(sizes) or math.prod(sizes[:-1]) == 1)
 
 
-def _distances(shape: tuple[int, ...]) -> tuple[int, int, int]:
+def _mask_strides(shape: tuple[int, ...]) -> tuple[int, int, int]:
     """The strides of a mask along batch, head and key; 0 for an axis of size 1."""
     batch, heads, _, keys = shape
     of_head = 0 if heads == 1 else keys
