@@ -281,16 +281,6 @@ def test_floats_are_sorted_by_work_groups() -> None:
         np.testing.assert_array_equal(given(whole := whole_numbers(3, 400)).topk(4)[0].numpy(), -np.sort(-whole)[:, :4])
 
 
-def test_a_sort_is_few_kernels_with_loops() -> None:
-    """The text does not grow with the length of a row, nor the number of kernels with that of merges."""
-    with emulated_card(max_local_bytes=256) as card:
-        given(whole_numbers(1, 700)).argsort(1).realize()
-        merges = [program for program in card.programs if program.name == "merge_blocks"]
-        assert len(merges) == 1
-        assert len(card.programs) <= 6
-        assert all(len(program.body) < 200 for program in card.programs)
-
-
 # ---------------------------------------------------------------- sums over sorted segments
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from tests.kernel.emulated_card import CARD, NAME, emulated_card
 from tilewright import Tensor
-from tilewright.base.dtype import dtypes
+from tilewright.backends.cuda.device import cuda_target
+from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen.pipeline import lower
 from tilewright.graph.kernels import radix
 from tilewright.kernel.optimise import optimise
@@ -40,30 +41,35 @@ def test_blocks_of_a_row_are_work_groups(size: int) -> None:
 
 
 def test_long_rows_are_sorted_by_digits_where_there_are_atomic_operations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(radix, "MIN_SIZE", 4000)
+    monkeypatch.setattr(radix, "is_by_digits", lambda *_: True)
     values = generator.standard_normal(5000).astype(np.float16)
     values[::7] = np.nan
     values[1::7] = -0.0
-    for atomics, name in ((frozenset(), "merge_blocks"), (None, "place_digits")):
+    for atomics, name in ((frozenset(), "sort_blocks"), (None, "place_digits")):
         with emulated_card(**({} if atomics is None else {"atomics": atomics})) as card:
             found = Tensor(values, device=NAME).argsort(0).numpy()
             np.testing.assert_array_equal(found, np.argsort(values, kind="stable"))
-            assert name in {program.name for program in card.programs}
+            assert any(program.name.startswith(name) for program in card.programs)
 
 
 @pytest.mark.parametrize(
-    ("shape", "bits", "expected"),
+    ("shape", "dtype", "expected"),
     [
-        ((1, 100000), 32, True),
-        ((1024, 16384), 16, True),
-        ((1024, 16384), 32, False),
-        ((8, 16384), 16, False),
-        ((100000, 1000), 16, False),
+        ((1, 1 << 24), dtypes.int32, True),
+        ((1, 1 << 20), dtypes.int32, False),
+        ((1, 1 << 20), dtypes.int16, True),
+        ((1, 40000), dtypes.int32, False),
+        ((512, 32768), dtypes.int32, False),
+        ((512, 32768), dtypes.int16, False),
+        ((64, 65536), dtypes.int32, False),
+        ((1024, 16384), dtypes.int32, False),
+        ((1024, 16384), dtypes.int16, False),
+        ((100000, 1000), dtypes.int16, False),
     ],
 )
-def test_many_rows_of_short_keys_are_sorted_by_digits(shape: tuple[int, int], bits: int, expected: bool) -> None:
-    """As measured on an H200: 1024 rows of 16384 take 0.91 and 1.35 ms with 16 bits, 1.90 and 1.70 with 32."""
-    assert radix.is_by_digits(shape, bits, 132) is expected
+def test_few_long_rows_are_sorted_by_digits(shape: tuple[int, int], dtype: DType, expected: bool) -> None:
+    """As measured on an H200: a row of 2 ** 20 takes 0.138 and 0.110 ms with 32 bits, 0.067 and 0.100 with 16."""
+    assert radix.is_by_digits(shape, dtype, dtype.bits, cuda_target()) is expected
 
 
 def test_keys_of_few_bits_take_few_passes() -> None:

@@ -6,9 +6,11 @@ the sizes and the facts of the target."""
 
 from __future__ import annotations
 
+from tilewright.base.dtype import dtypes
 from tilewright.base.records import NamedTuple
 from tilewright.base.target import Target
-from tilewright.graph.kernels.radix import MAX_WIDTH, MIN_SIZE
+from tilewright.graph.kernels.radix import MAX_WIDTH, is_by_digits
+from tilewright.graph.kernels.sorting import merge_clocks
 
 # Clocks until a kernel that waits for another begins.
 _LAUNCH_CLOCKS = 4500.0
@@ -24,10 +26,10 @@ _ATOMIC_BYTES, _WRITTEN_BYTES, _TERM_BYTES, _SORTED_BYTES = 28, 12, 16, 24
 _CELL_BYTES, _READ_BYTES, _MAX_PARTS = 12, 16, 8
 # Bytes of a result; and of an output's position, which is filled, combined and read.
 _RESULT_BYTES, _NAMED_BYTES = 4, 12
-# Kernels of a float sum by atomic operations, and at positions, one after the other; of a sort of few indices, and of
-# each pass of one of many; of the sums.
+# Kernels of a float sum by atomic operations, and at positions, one after the other; of each pass of a sort by digits;
+# of the sums.
 _ATOMIC_KERNELS, _COMPACT_KERNELS = 4, 6
-_MERGE_KERNELS, _PASS_KERNELS, _SUM_KERNELS = 5, 7, 4
+_PASS_KERNELS, _SUM_KERNELS = 7, 4
 
 
 class Sizes(NamedTuple):
@@ -77,13 +79,17 @@ def compact_clocks(sizes: Sizes, target: Target) -> float:
 def segment_clocks(sizes: Sizes, target: Target, max_direct: int) -> float:
     cells, values = sizes.outputs * sizes.columns, sizes.terms * sizes.columns
     sorted_terms = values if sizes.is_spread else sizes.terms
-    passes = -(-(sizes.outputs * (sizes.columns if sizes.is_spread else 1)).bit_length() // MAX_WIDTH)
-    is_merged = sorted_terms < MIN_SIZE
-    launches = _MERGE_KERNELS + _SUM_KERNELS if is_merged else _PASS_KERNELS * passes + _SUM_KERNELS
-    if not sizes.is_spread and sizes.terms <= max_direct:
-        launches = _SUM_KERNELS
-    moved = cells * _WRITTEN_BYTES + values * _TERM_BYTES + (0 if is_merged else passes * sorted_terms * _SORTED_BYTES)
-    return launches * _LAUNCH_CLOCKS + moved / _bytes_per_clock(target)
+    bits = (sizes.outputs * (sizes.columns if sizes.is_spread else 1)).bit_length()
+    passes = -(-bits // MAX_WIDTH)
+    launches = _SUM_KERNELS
+    moved, sorting = cells * _WRITTEN_BYTES + values * _TERM_BYTES, 0.0
+    if sizes.is_spread or sizes.terms > max_direct:
+        if is_by_digits((1, sorted_terms), dtypes.int32, bits, target):
+            launches += _PASS_KERNELS * passes
+            moved += passes * sorted_terms * _SORTED_BYTES
+        else:
+            sorting = merge_clocks((1, sorted_terms), dtypes.int32, target)
+    return launches * _LAUNCH_CLOCKS + sorting + moved / _bytes_per_clock(target)
 
 
 def local_clocks(clocks: float) -> float:

@@ -29,21 +29,17 @@ from tilewright.graph.kernels.nodes import (
     store,
 )
 from tilewright.graph.kernels.scanning import SIDE, longest_row, running_sums, sum_of_threads_before
-from tilewright.graph.kernels.sorting import ROW, merge_sorted
-from tilewright.graph.ops import AxisType, Ops, ParamArg
+from tilewright.graph.kernels.sorting import ROW, local_memory, merge_clocks, merge_sorted
+from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp, const, index_const
 
-# Shorter rows are sorted faster by merging: their digits would take as many launches.
-MIN_SIZE = 1 << 15
-# With many rows, launches are few beside the elements; but blocks of shorter rows would be mostly empty.
-MIN_SHARED_SIZE = 1 << 12
-# Clocks of the launches of a digit; of a core for each element to be placed by a digit, and in a step of a bitonic
-# network. Measured on an H200.
+# Clocks of the kernels of a digit for few elements; for many, those of their launches, and of a core for each element.
+# Measured on an H200.
 _DIGIT_CLOCKS = 26e3
-_PLACE_CLOCKS = 4.1
-_STEP_CLOCKS = 0.18
+_LAUNCHES_CLOCKS = 8e3
+_PLACE_CLOCKS = 3.9
 # Threads of a work-group, adjacent elements per thread, and maximum bits of a digit.
 THREADS = 256
 OWN = 16
@@ -59,29 +55,21 @@ def sorted_rows(keys: UOp, target: Target, bits: int | None = None) -> tuple[UOp
     stable. With `bits`, all keys are non-negative and have no more bits than that."""
     longest = longest_row(_COUNT, target.max_local_bytes, target.max_group_size)
     if (
-        is_by_digits(keys.shape, keys.dtype.bits if bits is None else bits, target.cores)
+        is_by_digits(keys.shape, keys.dtype, keys.dtype.bits if bits is None else bits, target)
         and _COUNT in target.atomics
         and target.max_group_size >= THREADS
         and target.max_local_bytes >= local_bytes_needed(keys.dtype)
         and longest > 0
     ):
         return radix_sorted(keys, longest, bits=bits)
-    return merge_sorted(keys, target.max_local_bytes, target.max_group_size)
+    return merge_sorted(keys, target)
 
 
-def is_by_digits(shape: Shape, bits: int, cores: int) -> bool:
-    """Whether a radix sort takes less time than merging: that of long rows, and of many rows whose keys have few bits.
-    A bitonic network has log2(size) stages of up to as many steps."""
-    rows, size = shape
-    if size >= MIN_SIZE:
-        return True
-    stages = max(1, size - 1).bit_length()
-    elements = rows * size / cores
-    digits = -(-bits // MAX_WIDTH)
-    is_shorter = (
-        digits * (_DIGIT_CLOCKS + _PLACE_CLOCKS * elements) < _STEP_CLOCKS * elements * stages * (stages + 1) / 2
-    )
-    return size >= MIN_SHARED_SIZE and rows >= cores and is_shorter
+def is_by_digits(shape: Shape, dtype: DType, bits: int, target: Target) -> bool:
+    """Whether a radix sort takes less time than merging blocks: that of long rows whose keys have few bits."""
+    digits = -(-max(1, bits) // MAX_WIDTH)
+    placed = max(_DIGIT_CLOCKS, _LAUNCHES_CLOCKS + _PLACE_CLOCKS * shape[0] * shape[1] / target.cores)
+    return digits * placed < merge_clocks(shape, dtype, target)
 
 
 def local_bytes_needed(dtype: DType) -> int:
@@ -127,10 +115,6 @@ def _counters(values: int, threads: int) -> int:
     return values * threads // LINE * (LINE + 1)
 
 
-def _local(slot: int, dtype: DType, size: int) -> UOp:
-    return UOp(Ops.DEFINE_LOCAL, dtype, (), ParamArg(slot, size))
-
-
 def _digit(key: UOp, shift: UOp, width: int) -> UOp:
     """The digit of a key. Bits above those of a signed key are its sign, which keeps the order."""
     return ((key >> shift.cast(key.dtype)) & ((1 << width) - 1)).cast(_COUNT)
@@ -143,7 +127,7 @@ def count_kernel(dtype: DType, rows: int, size: int, width: int, threads: int, o
     row, block, thread = loop(rows, 0), loop(blocks, 1), loop(threads, 2, AxisType.LOCAL)
     out, keys = param(0, _COUNT, rows * values * blocks), param(1, dtype, rows * size)
     shift = load(param(2, _COUNT, 1), index_const(0))
-    held = _local(0, _COUNT, values)
+    held = local_memory(0, _COUNT, values)
     started = ranges(row, block) and (barrier(0, *ranges(row, block)),)
     is_value = thread < values
     cell = thread % values
@@ -176,9 +160,13 @@ def place_kernel(dtype: DType, rows: int, size: int, width: int, threads: int, o
     shift = load(param(4, _COUNT, 1), zero)
     counts, running_counts = (param(slot, _COUNT, rows * values * blocks) for slot in (5, 6))
     running_totals = param(7, _COUNT, rows * values)
-    counters = _local(0, _COUNTER, _counters(values, threads))
-    totals, sides, begins = _local(1, _COUNT, threads), _local(2, _COUNT, threads // SIDE), _local(3, _COUNT, values)
-    held, numbers = _local(4, dtype, tile), _local(5, _COUNT, tile)
+    counters = local_memory(0, _COUNTER, _counters(values, threads))
+    totals, sides, begins = (
+        local_memory(1, _COUNT, threads),
+        local_memory(2, _COUNT, threads // SIDE),
+        local_memory(3, _COUNT, values),
+    )
+    held, numbers = local_memory(4, dtype, tile), local_memory(5, _COUNT, tile)
     started = ranges(row, block) and (barrier(0, *ranges(row, block)),)
 
     def counter(index: UOp) -> UOp:

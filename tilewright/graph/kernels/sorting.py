@@ -1,20 +1,21 @@
 """Sorting for devices with work-groups. In: integer keys in rows, as a node. Out: CUSTOM_KERNEL nodes: the source
 positions of each row's sorted elements, and the sorted keys. The sort is stable.
 
-A block of a row that fits in local memory is sorted there by one work-group, with a bitonic network whose steps are
-loops; equal keys are ordered by position, which makes it stable. Longer rows are merged two blocks at a time: each
-thread finds the start of its part of the merged row by bisection and takes its elements from there. All levels of
-merging use one kernel, which reads the length of the blocks from memory."""
+A block of a row that fits in local memory is sorted there by one work-group, with a bitonic network whose passes are
+loops (`sort_block.py`). Longer rows are merged two blocks at a time: each work-group finds its part of the merged row
+by bisection and merges it in local memory. All levels of merging use one kernel, which reads the length of the blocks
+from memory."""
 
 from __future__ import annotations
 
 import functools
-import math
+from collections.abc import Callable
 
 from tilewright.base.dtype import DType, dtypes
+from tilewright.base.records import NamedTuple
+from tilewright.base.target import Target
 from tilewright.graph import build
 from tilewright.graph.kernels.nodes import (
-    GROUP_THREADS,
     MAX_KERNELS,
     MAX_THREADS,
     after,
@@ -26,8 +27,10 @@ from tilewright.graph.kernels.nodes import (
     loop,
     param,
     ranges,
+    register,
     store,
 )
+from tilewright.graph.kernels.sort_block import Words, block_kernel, largest_block, words_of
 from tilewright.graph.ops import AxisType, Ops, ParamArg
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.spec import Shape
@@ -38,165 +41,200 @@ FEW_THREADS = 128
 # With fewer blocks than this, blocks are smaller than local memory allows, down to a minimum.
 MANY_BLOCKS = 256
 MIN_SHARED_BLOCK = 2048
+# Clocks of a core for a step of the network, for each byte that an element is held in; for an element that is merged;
+# of a level of merging, whose work-groups bisect one load after the other; and of a launch. Measured on an H200.
+_STEP_CLOCKS = 0.010
+_MERGE_CLOCKS = 1.6
+_LEVEL_CLOCKS = 9000.0
+_LAUNCH_CLOCKS = 4500.0
 # Elements between the block lengths that two levels of merging read.
 ROW = 128
-# Elements of a merged row per thread.
-TAKEN = 8
+# Threads of a work-group that merges, and the elements of each.
+MERGE_THREADS = 128
+TAKEN = 16
 _PLACE = dtypes.int32
 
 
-def merge_sorted(keys: UOp, local_bytes: int, max_threads: int) -> tuple[UOp, UOp]:
-    """(source positions, sorted keys) of each row of (rows, size) keys, for work-groups of at most `max_threads` with
-    `local_bytes` of memory."""
-    rows, size = keys.shape
-    largest = 1 << ((local_bytes // (keys.dtype.itemsize + _PLACE.itemsize)).bit_length() - 1)
-    block = min(largest, 1 << max(1, (size - 1).bit_length()))
+class BlockPlan(NamedTuple):
+    """The blocks that rows are sorted in: how elements are held, the elements of a block, and the blocks of a row."""
+
+    words: Words
+    block: int
+    blocks: int
+
+    @property
+    def levels(self) -> int:
+        """How often pairs of blocks are merged."""
+        return (self.blocks - 1).bit_length()
+
+
+def plan_blocks(shape: Shape, dtype: DType, target: Target) -> BlockPlan:
+    rows, size = shape
+    block = largest_block(dtype, 1 << max(1, (size - 1).bit_length()), target)
     while block > MIN_SHARED_BLOCK and rows * -(-size // block) < MANY_BLOCKS:
         block //= 2
-    threads = min(max_threads, MAX_THREADS, block // 2)
-    together = max(1, min(FEW_THREADS // threads, max_threads // threads, largest // block, rows))
-    # Whole blocks are written; elements past the end of a row are cut off afterwards.
-    shape = (-(-rows // together) * together, -(-size // block) * block)
+    return BlockPlan(words_of(dtype, block, target), block, -(-size // block))
+
+
+def merge_clocks(shape: Shape, dtype: DType, target: Target) -> float:
+    """Estimated clocks of a sort by merging: a bitonic network for each block, of which a core has several, and a pass
+    over memory for each level."""
+    plan = plan_blocks(shape, dtype, target)
+    stages = plan.block.bit_length() - 1
+    steps = stages * (stages + 1) / 2
+    own = -(-shape[0] * plan.blocks // target.cores) * plan.block
+    merged = shape[0] * shape[1] / target.cores * _MERGE_CLOCKS + _LEVEL_CLOCKS
+    return own * steps * plan.words.element_bytes * _STEP_CLOCKS + plan.levels * merged + _LAUNCH_CLOCKS
+
+
+def merge_sorted(keys: UOp, target: Target) -> tuple[UOp, UOp]:
+    """(source positions, sorted keys) of each row of (rows, size) keys, for a target with work-groups."""
+    rows, size = keys.shape
+    max_threads = target.max_group_size
+    words, block, blocks = plan = plan_blocks(keys.shape, keys.dtype, target)
+    threads = min(max_threads, MAX_THREADS, block // min(block, words.held))
+    room = target.max_local_bytes // words.local_bytes(block)
+    together = max(1, min(FEW_THREADS // threads, max_threads // threads, room, rows))
+    # Whole blocks of a longer row are written; elements past its end are cut off afterwards.
+    shape = (rows, size if blocks == 1 else blocks * block)
     outputs = ((_PLACE, shape), (keys.dtype, shape))
-    places, ordered = call(block_kernel(keys.dtype, rows, size, block, threads, together), outputs, (keys,))
-    levels = max(1, (-(-size // block) - 1).bit_length())
+    places, ordered = call(block_kernel(words, rows, size, block, threads, together), outputs, (keys,))
+    if blocks == 1:
+        return places, ordered
     # A row for each level: rows start at the alignment of buffers, so that one kernel reads any of them.
-    halves = build.const(_PLACE, block, (levels, ROW)) << build.axis_iota((levels, ROW), 0)
+    halves = build.const(_PLACE, block, (plan.levels, ROW)) << build.axis_iota((plan.levels, ROW), 0)
     halves = build.contiguous(halves)
-    for level in range(levels if block < size else 0):
+    kernel = merge_kernel(keys.dtype, shape, size, *merge_threads(keys.dtype, block, target))
+    for level in range(plan.levels):
         half = build.contiguous(build.shrink(halves, ((level, level + 1), (0, 1))))
-        places, ordered = call(merge_kernel(keys.dtype, shape, size, max_threads), outputs, (places, ordered, half))
+        places, ordered = call(kernel, outputs, (places, ordered, half))
     cut = ((0, rows), (0, size))
     return build.shrink(places, cut), build.shrink(ordered, cut)
-
-
-# ---------------------------------------------------------------- a block in local memory
-
-
-@functools.lru_cache(MAX_KERNELS)
-def block_kernel(dtype: DType, rows: int, size: int, block: int, threads: int, together: int) -> UOp:
-    """Sorts each block of each row.
-
-    for stage: for step: each pair (i, j) of the step: swap where element j comes before element i
-
-    In the first step of a stage j is the mirror image of i in its part of 2 ** (stage + 1) elements; in the others j is
-    i plus a power of two. Every exchange puts the smaller element first, so that elements past the end of a row, which
-    count as the largest, never move and need no memory."""
-    teams, team = loop(-(-rows // together), 0), loop(together, 1, AxisType.LOCAL)
-    part, thread = loop(-(-size // block), 2), loop(threads, 3, AxisType.LOCAL)
-    total, wide = -(-rows // together) * together, -(-size // block) * block
-    row, first = teams * together + team, part * block
-    threads_axes = (team, thread)
-    out_places, out_keys = param(0, _PLACE, total * wide), param(1, dtype, total * wide)
-    keys = param(2, dtype, rows * size)
-    held = UOp(Ops.DEFINE_LOCAL, dtype, (), ParamArg(0, together * block))
-    numbers = UOp(Ops.DEFINE_LOCAL, _PLACE, (), ParamArg(1, together * block))
-    is_row = row < rows
-    own = team * block
-
-    def inside(index: UOp) -> UOp:
-        return (first + index < size) & is_row
-
-    # Reads of this row are ordered after the stores for the row before.
-    started = ranges(teams, part) and (barrier(0, *ranges(teams, part)),)
-    copied = loop(block // threads, 4)
-    i = copied * threads + thread
-    filled = end(
-        store(after(held, *started), own + i, load(keys, row * size + first + i, inside(i))),
-        store(after(numbers, *started), own + i, i.cast(_PLACE)),
-        loops=(copied, *threads_axes),
-    )
-    met = barrier(1, filled)
-    stage = loop(block.bit_length() - 1, 5)
-    step = loop(stage + 1, 6)
-    pair = loop(block // 2 // threads, 7)
-    again = barrier(2, stage, step)
-    held_now, numbers_now = (after(after(after(m, met), stage, step), again) for m in (held, numbers))
-    number = (pair * threads + thread).cast(_PLACE)
-    shift = (stage - step).cast(_PLACE)
-    distance = number.const_like(1) << shift
-    low = number & (distance - 1)
-    base = (number >> shift) << (shift + 1)
-    behind = step.eq(0).where(distance * 2 - 1 - low, distance + low)
-    left, right = as_index(base + low, block), as_index(base + behind, block)
-    is_pair = inside(right)
-    left_key, right_key = (load(held_now, own + index, is_pair) for index in (left, right))
-    left_number, right_number = (load(numbers_now, own + index, is_pair) for index in (left, right))
-    swaps = is_pair & ((right_key < left_key) | (right_key.eq(left_key) & (right_number < left_number)))
-    swapped = end(
-        store(held_now, own + left, right_key, swaps),
-        store(held_now, own + right, left_key, swaps),
-        store(numbers_now, own + left, right_number, swaps),
-        store(numbers_now, own + right, left_number, swaps),
-        loops=(pair, *threads_axes, step, stage),
-    )
-    sorted_ = barrier(3, swapped)
-    # A tile axis: a loop could become work-groups, each of which would sort the block.
-    written = loop(block // threads, 8, AxisType.UPCAST)
-    i = written * threads + thread
-    at = row * wide + first + i
-    position = load(after(after(numbers, met), sorted_), own + i, inside(i)) + first.cast(_PLACE)
-    key = load(after(after(held, met), sorted_), own + i, inside(i))
-    effects = (store(out_places, at, position), store(out_keys, at, key))
-    return UOp(Ops.SINK, dtypes.void, effects, KernelInfo(f"sort_blocks_{block}", (), fills=(0, 1)))
 
 
 # ---------------------------------------------------------------- merging
 
 
+def merge_threads(dtype: DType, block: int, target: Target) -> tuple[int, int]:
+    """The threads of a work-group that merges, and the elements of each; together no more than a block."""
+    taken = min(TAKEN, block)
+    most = min(MERGE_THREADS, block // taken, target.max_group_size)
+    threads = 1 << (most.bit_length() - 1)
+    thread_bytes = taken * (dtype.itemsize + 2 * _PLACE.itemsize) + _PLACE.itemsize
+    while threads > 1 and threads * thread_bytes > target.max_local_bytes:
+        threads //= 2
+    return threads, taken
+
+
 @functools.lru_cache(MAX_KERNELS)
-def merge_kernel(dtype: DType, shape: Shape, size: int, max_threads: int) -> UOp:
+def merge_kernel(dtype: DType, shape: Shape, size: int, threads: int, taken: int) -> UOp:
     """Merges pairs of sorted blocks of each row, of a length that is read from memory.
 
-    Of the first k elements of the merged pair, the number that comes from the first block is the number of its elements
-    i that come no later than element k-1-i of the second: a thread finds that number by bisection, then takes its
-    elements one by one. Of equal elements those of the first block come first."""
+    Of the first k elements of a merged pair, the number that comes from the first block is the number of its elements i
+    that come no later than element k-1-i of the second: it is found by bisection. A work-group finds it for the first
+    and the last of its `threads * taken` elements, and copies these to local memory; each thread finds it there for its
+    own elements, then takes them one by one. Of equal elements those of the first block come first."""
     rows, wide = shape
-    threads = min(math.gcd(GROUP_THREADS, wide // TAKEN), 1 << (max_threads.bit_length() - 1))
-    row, share = loop(rows, 0), loop(wide // TAKEN // threads, 1) * threads + loop(threads, 2, AxisType.LOCAL)
+    tile = threads * taken
+    row, number, thread = loop(rows, 0), loop(wide // tile, 1), loop(threads, 2, AxisType.LOCAL)
     out_places, out_keys = param(0, _PLACE, rows * wide), param(1, dtype, rows * wide)
     places, keys = param(2, _PLACE, rows * wide), param(3, dtype, rows * wide)
+    held, numbers = local_memory(0, dtype, tile), local_memory(1, _PLACE, tile)
+    sources = local_memory(2, _PLACE, threads * (taken + 1))
+    around = ranges(row, number)
+    started = around and (barrier(0, *around),)
     zero = index_const(0)
     half = load(param(4, _PLACE, 1), zero)
-    k = (share * TAKEN).cast(_PLACE)
+    k = (number * tile).cast(_PLACE)
     start = k - k % (half * 2)
     middle = start + half
     firsts, seconds = ((-begin + size).maximum(0).minimum(half) for begin in (start, middle))
-    wanted = (k - start).minimum(firsts + seconds)
+    ends = [(k - start + each).minimum(firsts + seconds) for each in (0, tile)]
 
-    def key_at(number: UOp, mask: UOp) -> UOp:
-        return load(keys, row * wide + as_index(number, wide), mask)
+    def key_at(index: UOp, mask: UOp) -> UOp:
+        return load(keys, row * wide + as_index(index, wide), mask)
 
-    def register(slot: int, value: UOp) -> UOp:
-        made = UOp(Ops.DEFINE_REG, _PLACE, (), ParamArg(slot, 1))
-        return after(made, store(after(made, *share.ranges, row), zero, value))
+    def is_first_of(end_: UOp) -> Callable[[UOp, UOp], UOp]:
+        def compared(guess: UOp, is_open: UOp) -> UOp:
+            first, second = key_at(start + guess, is_open), key_at(middle + end_ - 1 - guess, is_open)
+            return (second < first).logical_not()
 
-    low, high = register(0, (wanted - seconds).maximum(0)), register(1, wanted.minimum(firsts))
-    turn = loop(wide.bit_length(), 3)
-    least, most = load(after(low, turn), zero), load(after(high, turn), zero)
-    guess = (least + most) >> 1
-    is_open = least < most
-    first, second = key_at(start + guess, is_open), key_at(middle + wanted - 1 - guess, is_open)
-    goes_on = is_open & (second < first).logical_not()
-    bisected = end(
-        store(after(low, turn), zero, goes_on.where(guess + 1, least)),
-        store(after(high, turn), zero, (is_open & goes_on.logical_not()).where(guess, most)),
-        loops=(turn,),
+        return compared
+
+    searches = [_Search((end_ - seconds).maximum(0), end_.minimum(firsts), is_first_of(end_)) for end_ in ends]
+    begin, stop = _bisected(searches, loop(wide.bit_length(), 3), 0, (*around, thread))
+    own, own_firsts = ends[1] - ends[0], stop - begin
+    item = loop(taken, 4, AxisType.UPCAST)
+    index = item * threads + thread
+    place = index.cast(_PLACE)
+    is_own = place < own
+    from_ = (place < own_firsts).where(start + begin, middle + ends[0] - begin - own_firsts) + place
+    at = row * wide + as_index(from_, wide)
+    copied = end(
+        store(after(held, *started), index, load(keys, at, is_own)),
+        store(after(numbers, *started), index, load(places, at, is_own)),
+        loops=(item, thread),
     )
-    taken = register(2, load(after(low, bisected), zero))
-    step = loop(TAKEN, 4)
-    count = load(after(taken, step), zero)
+    met = barrier(1, copied)
+    held, numbers = after(held, met), after(numbers, met)
+    wanted, own_seconds = (thread * taken).cast(_PLACE).minimum(own), own - own_firsts
+
+    def held_at(index: UOp, mask: UOp) -> UOp:
+        return load(held, as_index(index, tile), mask)
+
+    def is_first(guess: UOp, is_open: UOp) -> UOp:
+        first, second = held_at(guess, is_open), held_at(own_firsts + wanted - 1 - guess, is_open)
+        return (second < first).logical_not()
+
+    search = _Search((wanted - own_seconds).maximum(0), wanted.minimum(own_firsts), is_first)
+    (begin,) = _bisected([search], loop(tile.bit_length(), 5), 4, (*around, thread))
+    count_memory = register(6, begin, *around, thread)
+    step = loop(taken, 6)
+    count = load(after(count_memory, *ranges(step)), zero)
     other = wanted + step.cast(_PLACE) - count
-    has_first, has_second = count < firsts, other < seconds
-    first, second = key_at(start + count, has_first), key_at(middle + other, has_second)
-    is_first = has_first & (has_second.logical_not() | (second < first).logical_not())
-    source = as_index(is_first.where(start + count, middle + other), wide)
-    position = load(places, row * wide + source, has_first | has_second)
-    at = row * wide + share * TAKEN + step
-    effects = end(
-        store(out_places, at, position),
-        store(out_keys, at, is_first.where(first, second)),
-        store(after(taken, step), zero, count + is_first.cast(_PLACE)),
-        loops=(step,),
+    has_first, has_second = count < own_firsts, other < own_seconds
+    first, second = held_at(count, has_first), held_at(own_firsts + other, has_second)
+    takes_first = has_first & (has_second.logical_not() | (second < first).logical_not())
+    chosen = end(
+        store(after(sources, *started), thread * (taken + 1) + step, takes_first.where(count, own_firsts + other)),
+        store(after(count_memory, *ranges(step)), zero, count + takes_first.cast(_PLACE)),
+        loops=(step, thread),
     )
-    return UOp(Ops.SINK, dtypes.void, (effects,), KernelInfo("merge_blocks", (), fills=(0, 1)))
+    met = barrier(2, chosen)
+    item = loop(taken, 7, AxisType.UPCAST)
+    index = item * threads + thread
+    source = as_index(load(after(sources, met), index + index // taken), tile)
+    to = row * wide + number * tile + index
+    effects = (
+        store(out_places, to, load(after(numbers, met), source)),
+        store(out_keys, to, load(after(held, met), source)),
+    )
+    return UOp(Ops.SINK, dtypes.void, effects, KernelInfo("merge_blocks", (), fills=(0, 1)))
+
+
+class _Search(NamedTuple):
+    """The least number in low..high from which on `goes_on` of it, and of whether there is one, is false."""
+
+    low: UOp
+    high: UOp
+    goes_on: Callable[[UOp, UOp], UOp]
+
+
+def _bisected(searches: list[_Search], turn: UOp, slot: int, loops: tuple[UOp, ...]) -> list[UOp]:
+    """What each of several searches finds, which take their turns together, in registers from `slot` on."""
+    zero, effects, found = index_const(0), [], []
+    for number, search in enumerate(searches):
+        low, high = (register(slot + 2 * number + k, end_, *loops) for k, end_ in enumerate(search[:2]))
+        least, most = load(after(low, turn), zero), load(after(high, turn), zero)
+        guess = (least + most) >> 1
+        is_open = least < most
+        goes_on = is_open & search.goes_on(guess, is_open)
+        effects.append(store(after(low, turn), zero, goes_on.where(guess + 1, least)))
+        effects.append(store(after(high, turn), zero, (is_open & goes_on.logical_not()).where(guess, most)))
+        found.append(low)
+    done = end(*effects, loops=(turn,))
+    return [load(after(low, done), zero) for low in found]
+
+
+def local_memory(slot: int, dtype: DType, size: int) -> UOp:
+    return UOp(Ops.DEFINE_LOCAL, dtype, (), ParamArg(slot, size))
