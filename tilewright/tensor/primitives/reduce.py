@@ -19,7 +19,7 @@ from tilewright.runtime.device import open_driver
 from tilewright.tensor.core.checks import Axes, check_axes, check_axis
 from tilewright.tensor.primitives.elementwise import ElementwiseMixin
 from tilewright.tensor.primitives.masked_scans import scan_axis
-from tilewright.tensor.primitives.running import running_along
+from tilewright.tensor.primitives.running import running_along, running_by_groups
 from tilewright.tensor.primitives.shape import ShapeMixin
 
 # The minimum length of a row whose scan runs as a kernel of work-groups.
@@ -276,9 +276,9 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
             walked = running_along(self.uop, op, axis, dtype, node.dtype, self.device)
             if walked is not None:
                 return self._new(walked)
-            longest = self._longest_row(node.dtype) if op is Ops.ADD and axis == self.ndim - 1 else 0
+            longest = self._longest_row(node.dtype) if axis == self.ndim - 1 else 0
             is_by_rows = longest > 0 and self.shape[-1] >= _MIN_GROUP_SCAN
-            node = self._scan_last_axis(node, dtype, longest) if is_by_rows else scan_axis(node, op, axis)
+            node = self._scan_last_axis(node, op, dtype, longest) if is_by_rows else scan_axis(node, op, axis)
         return self._new(build.cast(node, dtype))
 
     def _longest_row(self, dtype: DType) -> int:
@@ -290,16 +290,14 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
 
         return longest_row(dtype, target.max_local_bytes, target.max_group_size)
 
-    def _scan_last_axis(self, wide: UOp, dtype: DType, longest: int) -> UOp:
-        """The cumulative sum by work-groups of `wide`, which is this tensor in the dtype of the accumulator. The kernel
-        converts from and to memory where the device has both dtypes."""
-        from tilewright.graph.kernels.scanning import running_sums
-
+    def _scan_last_axis(self, wide: UOp, op: Op, dtype: DType, longest: int) -> UOp:
+        """The cumulative sum or product by work-groups of `wide`, which is this tensor in the dtype of the accumulator.
+        The kernel converts from and to memory where the device has both dtypes."""
         target = open_driver(str(self.device)).target
         converts = {self.dtype, dtype} <= target.native | target.native_casts
         source, result = (self.uop, dtype) if converts else (wide, wide.dtype)
         rows = build.reshape(source, (math.prod(wide.shape[:-1]), wide.shape[-1]))
-        return build.reshape(running_sums(rows, longest, wide.dtype, result), wide.shape)
+        return build.reshape(running_by_groups(rows, op, longest, wide.dtype, result), wide.shape)
 
 
 def _without_axes(node: UOp, axes: tuple[int, ...], keepdim: bool) -> UOp:

@@ -48,6 +48,16 @@ def running_along(node: UOp, op: Op, axis: int, dtype: DType, wide: DType, devic
     return build.cast(build.reshape(_running(rows, op, carrier, result, gradient), node.shape), dtype)
 
 
+def running_by_groups(rows: UOp, op: Op, longest: int, wide: DType, dtype: DType) -> UOp:
+    """The cumulative sum or product of each row by work-groups, none of which holds more than `longest` elements."""
+    from tilewright.graph.kernels.scanning import running_sums, scanned_rows  # only used on GPUs: imported late
+
+    if op is Ops.ADD:
+        return running_sums(rows, longest, wide, dtype)
+    products = scanned_rows(rows, op, longest, wide, dtype)
+    return products.replace(arg=products.arg._replace(gradient=ProductGradient(wide, 0)))
+
+
 def extremes_along(node: UOp, op: Op, axis: int, device: Devices) -> tuple[UOp, UOp] | None:
     """The cumulative maximum or minimum along an axis, and its index."""
     target = _target_with_loops(node.shape, axis, device)
