@@ -27,6 +27,7 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of, toposort
 from tilewright.schedule.facts import TRANSPARENT, Facts, gather_facts
 from tilewright.schedule.indexing import TRUE
+from tilewright.schedule.reduction import fast_axis
 from tilewright.schedule.uses import Plan, Use, is_reducing, loops_over, own_use, push_use, ranges_of, reads_residues
 
 # Recomputing an element is cheaper than storing and loading it up to this cost, in additions. The number of times that
@@ -254,8 +255,16 @@ class _Decisions:
         root = use.root
         work = max(max_count(root.shape), self.facts[root].reduce_work)
         long = [loop for loop in loops_over(root.shape) if loop.op is Ops.RANGE]
-        groups = -(-rows // COLUMN_THREADS) if long and long[-1] in ranges_of(use.element) else rows
+        is_by_columns = long and long[-1] in ranges_of(use.element) and not self._sums_along_memory(node)
+        groups = -(-rows // COLUMN_THREADS) if is_by_columns else rows
         return 2 * groups >= self.group_cores or work <= groups * MAX_GROUP_WORK
+
+    def _sums_along_memory(self, node: UOp) -> bool:
+        """Whether a value is made of a sum that threads share, since its terms are adjacent in memory."""
+        found: UOp | None = node
+        while found is not None and found.op is not Ops.REDUCE_AXIS:
+            found = next((source for source in found.src if self.facts[source].follows_reduction), None)
+        return found is not None and fast_axis(found.src[0]) in found.arg[1]
 
     def _accept_rows(self, node: UOp, use: Use) -> bool:
         rows = ranges_of(use.element)

@@ -21,6 +21,7 @@ from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import map_nodes, toposort
 from tilewright.schedule.checks import keep_checks
+from tilewright.schedule.deviations import Deviations
 from tilewright.schedule.fuse import SEPARATE, plan_fusion
 from tilewright.schedule.joins import is_part, slice_of_source, stored_join, with_parts
 from tilewright.schedule.launches import check_joined, join_launches
@@ -225,6 +226,8 @@ def prepare_graph(outputs: Sequence[UOp], target: Target) -> tuple[list[UOp], tu
     part_count = 0
     by_index: set[UOp] = set()
     asked_for = frozenset(outputs)
+    order = toposort(*outputs)
+    deviations = Deviations(order, target)
 
     def visit(node: UOp, src: tuple[UOp, ...]) -> UOp:
         nonlocal has_waiting, part_count
@@ -233,7 +236,7 @@ def prepare_graph(outputs: Sequence[UOp], target: Target) -> tuple[list[UOp], tu
             has_waiting = True
         made = node.with_src(src)
         indexed = indexed_reduction(made, target)
-        split = indexed or split_reduction(made, target)
+        split = indexed or deviations.split(node, made) or split_reduction(made, target)
         if split is not None:
             note_line(split, node.line, made.src[0])
             if indexed is not None:
@@ -258,7 +261,7 @@ def prepare_graph(outputs: Sequence[UOp], target: Target) -> tuple[list[UOp], tu
             made = made.src[2]
         return made
 
-    replaced = map_nodes(toposort(*outputs), visit)
+    replaced = map_nodes(order, visit)
     return [replaced[node] for node in outputs], tuple(replaced.values()) if has_waiting else ()
 
 

@@ -91,14 +91,14 @@ def _merge_reduced(node: UOp, axis: int) -> UOp | None:
         first -= 1
     while last + 1 < len(shape) and (last + 1 in axes or shape[last + 1] == 1):
         last += 1
-    flat = _merged(node.src[0], first, last, {}) if first < last else None
+    flat = merge_axes(node.src[0], first, last, {}) if first < last else None
     if flat is None:
         return None
     kept = (first, *(a if a < first else a - (last - first) for a in axes if not first <= a <= last))
     return build.reduce_axis(op, flat, kept)
 
 
-def _merged(node: UOp, first: int, last: int, done: dict[UOp, UOp | None]) -> UOp | None:
+def merge_axes(node: UOp, first: int, last: int, done: dict[UOp, UOp | None]) -> UOp | None:
     """A value with axes `first` to `last` as one, by its operands, so that what is read has the merged axis as well."""
     if node not in done:
         shape = (*node.shape[:first], max_count(node.shape[first : last + 1]), *node.shape[last + 1 :])
@@ -107,10 +107,10 @@ def _merged(node: UOp, first: int, last: int, done: dict[UOp, UOp | None]) -> UO
             given = node.src[0]
             is_one = max_count(given.shape[first : last + 1]) == 1
             is_whole = given.shape[first : last + 1] == node.shape[first : last + 1]
-            inner = _merged(given, first, last, done) if is_one or is_whole else None
+            inner = merge_axes(given, first, last, done) if is_one or is_whole else None
             found = None if inner is None else build.expand(inner, shape)
         elif node.op.is_elementwise and all(source.shape in ((), node.shape) for source in node.src):
-            sources = [_merged(source, first, last, done) if source.shape else source for source in node.src]
+            sources = [merge_axes(source, first, last, done) if source.shape else source for source in node.src]
             kept = [source for source in sources if source is not None]
             found = node.with_src(tuple(kept)) if len(kept) == len(sources) else None
         done[node] = found
@@ -129,7 +129,7 @@ def _split_columns(node: UOp, work: int, results: int) -> UOp | None:
     """Column sums, such as the gradient of a bias, have one thread per column: too few to fill a card."""
     source = node.src[0]
     _, axes = node.arg
-    if work < LARGE_COLUMNS or results * 8 > MIN_PARTIALS or _fast_axis(source) in axes:
+    if work < LARGE_COLUMNS or results * 8 > MIN_PARTIALS or fast_axis(source) in axes:
         return None
     axis = max(axes, key=lambda a: source.shape[a])
     max_parts = min(MAX_PARTS, MIN_PARTIALS // results, work // results // MIN_COLUMN_PART)
@@ -139,19 +139,19 @@ def _split_columns(node: UOp, work: int, results: int) -> UOp | None:
     return _split_axis(source, source.shape, node, axis, parts) if parts > 1 else None
 
 
-def _fast_axis(node: UOp) -> int:
+def fast_axis(node: UOp) -> int:
     """The axis along which the largest tensor that a value reads has stride 1, where its movements tell."""
     if node.op is Ops.PERMUTE:
-        return int(node.arg.index(_fast_axis(node.src[0])))
+        return int(node.arg.index(fast_axis(node.src[0])))
     if node.op is Ops.RESHAPE:
         given = node.src[0].shape
         long, before = ([axis for axis, size in enumerate(shape) if size != 1] for shape in (node.shape, given))
-        fast = _fast_axis(node.src[0])
+        fast = fast_axis(node.src[0])
         if [node.shape[axis] for axis in long] == [given[axis] for axis in before] and fast in before:
             return long[before.index(fast)]
     sources = [source for source in node.src if source.shape == node.shape and not _is_repeated(source)]
     is_passed_on = node.op.is_elementwise and len(sources) > 0
-    return _fast_axis(sources[0]) if is_passed_on else len(node.shape) - 1
+    return fast_axis(sources[0]) if is_passed_on else len(node.shape) - 1
 
 
 def _fast_axes(source: UOp) -> list[int]:
@@ -159,7 +159,7 @@ def _fast_axes(source: UOp) -> list[int]:
     value = without_casts(source)
     factors = value.src if value.op is Ops.MUL else (value,)
     bare = [without_casts(factor) for factor in factors]
-    return [_fast_axis(factor.src[0] if factor.op is Ops.EXPAND else factor) for factor in bare]
+    return [fast_axis(factor.src[0] if factor.op is Ops.EXPAND else factor) for factor in bare]
 
 
 def _is_repeated(node: UOp) -> bool:
