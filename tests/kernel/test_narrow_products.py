@@ -31,6 +31,7 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], Function]] = {
     "transposed to 4": ((1, 5, 20, 36), (5, 4, 3, 3), lambda x, w: x.conv_transpose2d(w, padding=1)),
     "dilated, rows that nothing divides": ((1, 3, 25, 41), (2, 3, 3, 3), lambda x, w: x.conv2d(w, dilation=2)),
     "a long sequence of odd length": ((1, 4, 4099), (2, 4, 7), lambda x, w: x.conv2d(w, padding=3)),
+    "strided windows": ((1, 4, 40, 75), (2, 4, 5, 5), lambda x, w: x.conv2d(w, stride=2, padding=2)),
     "two groups": ((1, 6, 18, 40), (4, 3, 3, 3), lambda x, w: x.conv2d(w, padding=1, groups=2)),
     "channels last": (
         (1, 4, 20, 36),

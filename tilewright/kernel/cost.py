@@ -4,7 +4,8 @@ made from facts of the target. `heuristics` chooses the plan with the least esti
 from __future__ import annotations
 
 from tilewright.base.target import Target, TensorCore
-from tilewright.kernel.analysis.contraction import Contraction, count
+from tilewright.graph.walk import size_of
+from tilewright.kernel.analysis.contraction import Contraction, Operand, count
 from tilewright.kernel.transforms.tile_dot import TilePlan
 
 # Clocks to start a work-group, fill its stages and store its tile; clocks of a step's barrier of all threads.
@@ -14,9 +15,9 @@ _BARRIER_CLOCKS = 60.0
 # is not hidden by the longer one.
 _FETCH_CLOCKS = 100.0
 _EXPOSED = 0.1
-# Clocks of a core for an element that is copied on its own: its address, its mask, its load and store. Measured on an
-# H200 with windows of images.
-_SINGLE_COPY_CLOCKS = 0.4
+# Clocks of a core for an element that is copied on its own: its address, its mask, its load and store; and where all
+# divisions of its address are shifts. Measured on an H200 with windows of images.
+_SINGLE_COPY_CLOCKS, _SHIFTED_COPY_CLOCKS = 0.4, 0.23
 
 
 def contraction_clocks(contraction: Contraction, core: TensorCore, target: Target, is_bulk: bool) -> float:
@@ -47,5 +48,11 @@ def single_copy_clocks(plan: TilePlan, target: Target) -> float:
     contraction, core = plan.contraction, plan.core
     rows, columns = min(core.rows, contraction.rows), min(core.columns, contraction.columns)
     tiles = count(contraction.batch) * -(-contraction.rows // core.rows) * -(-contraction.columns // core.columns)
-    lines = (rows if plan.left.lanes == 1 else 0) + (columns if plan.right.lanes == 1 else 0)
-    return tiles / target.cores * plan.steps * core.depth * lines * _SINGLE_COPY_CLOCKS
+    sides = ((rows, contraction.left, plan.left), (columns, contraction.right, plan.right))
+    lines = sum(count * _copy_clocks(operand) for count, operand, side in sides if side.lanes == 1)
+    return tiles / target.cores * plan.steps * core.depth * lines
+
+
+def _copy_clocks(operand: Operand) -> float:
+    sizes = [size_of(loop) for loop in operand.loops]
+    return _SHIFTED_COPY_CLOCKS if all(size & (size - 1) == 0 for size in sizes) else _SINGLE_COPY_CLOCKS

@@ -30,25 +30,32 @@ MIN_THREADS_PER_CORE = 512
 MAX_UNROLLED = 9
 # Adjacent bytes of a thread's rows in a store.
 MIN_STORED_BYTES = 16
-# Loads and products of a warp that a core starts per clock.
+# Loads and products of a warp that a core starts per clock. A load brings one line of memory, this many bytes for each
+# thread; one whose threads read further apart, as strided windows of an image do, is of several lines, and the most.
 _LOADS_PER_CLOCK, _PRODUCTS_PER_CLOCK = 1, 4
+_THREAD_BYTES = 4
+MAX_LINES = 4
 
 
 class NarrowProduct(NamedTuple):
-    """`fast` is the loop of the columns along which memory is contiguous; a thread has `tile` columns."""
+    """`fast` is the loop of the columns along which adjacent threads store adjacent elements, and load elements of
+    `lines` lines; a thread has `tile` columns."""
 
     contraction: Contraction
     few: Operand
     many: Operand
     fast: UOp
+    lines: int
     tile: int
 
     def clocks(self, target: Target) -> float:
-        """Each iteration of the sum loads an element for every row and every column of the tile."""
+        """Each iteration of the sum loads an element for every row and every column of the tile. A load takes the time
+        of its mask, address and conversion beside that of the products."""
         contraction = self.contraction
         products = count(contraction.batch) * contraction.rows * contraction.columns * contraction.length
         rows = count(self.few.loops)
-        per_product = max((rows + self.tile) / (rows * self.tile) / _LOADS_PER_CLOCK, 1 / _PRODUCTS_PER_CLOCK)
+        loads = (rows + self.tile * self.lines) / (rows * self.tile)
+        per_product = loads / _LOADS_PER_CLOCK + 1 / _PRODUCTS_PER_CLOCK
         return products * per_product / (warp_threads(target) * target.cores)
 
 
@@ -66,13 +73,23 @@ def find_narrow_product(view: KernelView, contraction: Contraction) -> NarrowPro
         return None
     # A thread stores its rows as vectors where they are adjacent, and the columns may be apart.
     stores = [store for store in view.stores if not _has_vectors(store, few)]
-    accesses = (*many.loads, *stores)
-    fast = next((loop for loop in many.loops if all(stride(access, loop) in (0, 1) for access in accesses)), None)
+    adjacent = [loop for loop in many.loops if all(stride(store, loop) in (0, 1) for store in stores)]
+    fast = min(adjacent, key=lambda loop: _step_bytes(many, loop), default=None)
     if fast is None or size_of(fast) < warp_threads(view.target):
         return None
+    lines = -(-_step_bytes(many, fast) // _THREAD_BYTES)
     threads = count(contraction.batch) * count(many.loops) // (view.target.cores * MIN_THREADS_PER_CORE)
     tile = min(threads, MAX_COLUMNS, MAX_ACCUMULATORS // count(few.loops))
-    return NarrowProduct(contraction, few, many, fast, 1 << (tile.bit_length() - 1)) if tile else None
+    if lines > MAX_LINES or not tile:
+        return None
+    return NarrowProduct(contraction, few, many, fast, lines, 1 << (tile.bit_length() - 1))
+
+
+def _step_bytes(operand: Operand, loop: UOp) -> int:
+    """The most bytes between what adjacent iterations of a loop load; very many where that is no constant, or where
+    they load backwards."""
+    steps = [(stride(load, loop), load.dtype.itemsize) for load in operand.loads]
+    return max((1 << 62 if step is None or step < 0 else step * size for step, size in steps), default=0)
 
 
 def _has_vectors(store: UOp, few: Operand) -> bool:
