@@ -145,11 +145,11 @@ class _SpilledReduction:
 
 def _layout(view: KernelView, reduction: UOp, moved: list[UOp]) -> tuple[dict[UOp, int], int]:
     """The stride of each axis in the accumulators' memory, and their number. Tiles are innermost; of these, the tile
-    that the kernel's accesses walk with stride 1 has stride 1 here too."""
+    that most of the kernel's accesses walk with stride 1 has stride 1 here too."""
 
-    def order(tile: UOp) -> tuple[bool, bool, tuple[int, ...]]:
-        is_walked = any(stride(access, tile) == 1 for access in view.accesses)
-        return tile.arg.kind is not AxisType.UPCAST, not is_walked, tile.arg.id
+    def order(tile: UOp) -> tuple[bool, int, tuple[int, ...]]:
+        walking = sum(stride(access, tile) == 1 for access in view.accesses)
+        return tile.arg.kind is not AxisType.UPCAST, -walking, tile.arg.id
 
     tiles = [each for each in reduction.ranges if each.arg.kind.is_tile]
     steps, size = {}, 1
