@@ -156,6 +156,7 @@ class Target:
     cache_bytes: int = 1 << 20  # of the last-level cache, which the cores share
     core_bytes_per_clock: float = 32.0  # from that cache to one core, while all of them read
     tlb_entries: int = 64  # pages whose translation the first-level TLB of a core holds
+    prefetch_streams: int = 16  # rows far apart that the processor prefetches while they are read side by side
     # Bytes ahead of a stream's loads that a kernel prefetches; 0 where the processor does that better alone.
     prefetch_bytes: int = 4096
     masked_itemsizes: tuple[int, ...] = ()  # bytes of the elements of which a vector is loaded and stored under a mask

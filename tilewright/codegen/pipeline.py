@@ -19,6 +19,7 @@ from tilewright.codegen.emulate_dtype import emulate_dtypes
 from tilewright.codegen.group import lower_groups
 from tilewright.codegen.launch import join_cores, settle_threads, share_threads
 from tilewright.codegen.linearise import LAUNCH_KINDS, Lineariser
+from tilewright.codegen.peel import peel_reductions
 from tilewright.codegen.separate_loops import separate_loops
 from tilewright.codegen.vectors import split_vectors
 from tilewright.codegen.wide_integers import split_wide_integers
@@ -92,6 +93,7 @@ PASSES: tuple[Pass[Lowering], ...] = (
     Pass(
         "settle_threads", on_sink(settle_threads), "no grouped reduction", "LOCAL axes alone; one thread stores a value"
     ),
+    Pass("peel_reductions", on_target(peel_reductions), "padded axes", "loops without masks", is_optional=True),
     Pass("cascade_sums", on_sink(cascade_sums), "no grouped reduction", "long float sums nested", is_optional=True),
     Pass("drop_clamps", on_target(drop_clamps), "masked accesses", "no clamps of masked indices", is_optional=True),
     Pass("decompose", on_target(decompose), "any ops", "ops the target has"),

@@ -6,7 +6,7 @@ nothing is prefetched, and most of the time is spent in page walks. So the sum g
 columns:
 
     for part of the columns:                            parallel
-      for block of k:                                   SUM_BLOCK rows of the matrix, one prefetch stream each
+      for block of k:                                   rows of the matrix, one prefetch stream each
         for columns of a tile, in the part:
           for rows of a tile:
             for k in the block: accumulators in registers
@@ -31,9 +31,6 @@ from tilewright.kernel.transforms.pad import check_pad
 from tilewright.kernel.transforms.spill import check_spill
 from tilewright.kernel.transforms.thread import check_thread
 
-# Rows of the matrix that are read at a time: prefetchers follow about 32 pages, of other data as well.
-SUM_BLOCK = 16
-MIN_SUM_BLOCK = 8
 # Tiles in a part of the columns: with a single one there is no loop that the blocks of the sum are outside of.
 MIN_TILES = 2
 # Parts of the columns for each core, so that others take over those of a core that is late.
@@ -58,7 +55,7 @@ def choose_streamed_opts(view: KernelView, left: UOp, right: UOp, rows: UOp, col
     is_streamed = matrix >= view.target.core_cache_bytes and tiles >= 2 * MIN_TILES
     # Columns without a divisor that fills registers are few lanes at a time, unless they are padded.
     is_padded = tile.rows == size_of(rows) and size_of(columns) > lanes and size_of(columns) % lanes
-    if size_of(summed) < 2 * SUM_BLOCK or not (is_streamed or is_padded):
+    if size_of(summed) < 2 * view.target.prefetch_streams or not (is_streamed or is_padded):
         return None
     plan = _Streamed(view)
     if not is_streamed:
@@ -113,8 +110,8 @@ class _Streamed(Nest):
     def spill(self) -> bool:
         """Whether the accumulators of a part of the columns are spilled between blocks of the sum."""
         summed, columns = self.view.reduces[0].src[1], self.loops["columns"]
-        size = size_of(summed)
-        amount = next((n for n in range(SUM_BLOCK, MIN_SUM_BLOCK - 1, -1) if size % n == 0), SUM_BLOCK)
+        size, most = size_of(summed), self.target.prefetch_streams
+        amount = next((n for n in range(most, most // 2 - 1, -1) if size % n == 0), most)
         if size % amount:
             if check_pad(self.view, summed, amount) is not None:
                 return False

@@ -23,12 +23,13 @@ from tilewright.base.target import Target
 MAX_SHARED_BYTES_PER_CORE = 8 << 20
 NAMES = (
     *("line_bytes", "page_bytes", "l1_bytes", "l1_ways", "core_cache_bytes", "cache_bytes", "tlb_entries"),
-    "prefetch_bytes",
+    *("prefetch_bytes", "prefetch_streams"),
 )
 _POWERS = ("line_bytes", "page_bytes")
 _MAY_BE_ZERO = ("prefetch_bytes",)
-# By instruction set, where it differs from Target's: a Neoverse N1 reads streams faster without (bench/prefetch.py).
-_PREFETCH_BYTES = {"aarch64": 0}
+# By instruction set, where prefetching differs from Target's. Measured on a Neoverse N1: without prefetch instructions
+# it reads streams faster (bench/prefetch.py), and 16 streams take four times as long for each byte as 8.
+_PREFETCHING = {"aarch64": {"prefetch_bytes": 0, "prefetch_streams": 8}}
 _SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 # For a machine that reports no caches.
 _DEFAULTS: dict[str, int] = {name: getattr(Target("defaults"), name) for name in NAMES}
@@ -49,8 +50,7 @@ class Cache(NamedTuple):
 def memory_facts(stated: str = "") -> dict[str, Any]:
     """The facts of this machine by the names of `Target`'s fields; those that `stated` gives are taken from there."""
     caches = {"darwin": _darwin_caches, "win32": _windows_caches}.get(sys.platform, linux_caches)()
-    known = {"prefetch_bytes": _PREFETCH_BYTES[machine()]} if machine() in _PREFETCH_BYTES else {}
-    return facts_of(caches, mmap.PAGESIZE) | known | parse_facts(stated)
+    return facts_of(caches, mmap.PAGESIZE) | _PREFETCHING.get(machine(), {}) | parse_facts(stated)
 
 
 def facts_of(caches: list[Cache], page_bytes: int) -> dict[str, int]:

@@ -1,0 +1,71 @@
+"""The last iteration of a padded reduction, where vectors have no masks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.kernel.kernels import kernel_of, leaf
+from tilewright import Context, Tensor
+from tilewright.backends.cpu.device import cpu_target
+from tilewright.base.target import Target
+from tilewright.codegen.pipeline import lower
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.uop import UOp
+from tilewright.kernel.apply import apply_opt
+from tilewright.kernel.axes import view_kernel
+from tilewright.kernel.heuristics.default import choose_opts
+from tilewright.kernel.optimise import prepare_kernel
+
+WITHOUT = replace(cpu_target(), vector_bytes=16, vector_registers=32, cores=1, masked_itemsizes=())
+WITH = replace(WITHOUT, masked_itemsizes=(4, 8))
+
+
+def body_of(graph: UOp, target: Target) -> tuple[UOp, ...]:
+    sink = prepare_kernel(kernel_of(graph))
+    for opt in choose_opts(view_kernel(sink, target)):
+        sink = apply_opt(sink, opt, target)
+    return lower(sink, target).body
+
+
+def masked_in_loops(body: tuple[UOp, ...]) -> int:
+    """Loads with a mask inside a loop of a reduction."""
+    depth = found = 0
+    for node in body:
+        if node.op is Ops.RANGE and not node.arg.kind.is_tile and node.arg.kind.name == "REDUCE":
+            depth += 1
+        elif node.op is Ops.END:
+            depth = max(0, depth - 1)
+        found += node.op is Ops.LOAD and len(node.src[0].src) > 2 and depth > 0
+    return found
+
+
+@pytest.mark.parametrize("op", [Ops.ADD, Ops.MAX])
+def test_only_the_last_iteration_has_a_mask(op: Ops) -> None:
+    rows = build.reduce_axis(op, leaf(0, 8, 1003), (1,))
+    assert masked_in_loops(body_of(rows, WITH)) > 0
+    body = body_of(rows, WITHOUT)
+    assert masked_in_loops(body) == 0
+    assert any(node.op is Ops.LOAD and len(node.src[0].src) > 2 for node in body)
+
+
+def test_a_loop_that_fills_its_axis_stays_as_it_is() -> None:
+    rows = build.reduce_axis(Ops.ADD, leaf(0, 8, 1024), (1,))
+    texts = [[(node.op, node.arg) for node in body_of(rows, target)] for target in (WITH, WITHOUT)]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("size", [5, 17, 63, 130, 1003, 4097])
+def test_values(size: int) -> None:
+    """Sums, extremes, a softmax, which has several reductions over one row, and a product with odd k."""
+    x = np.random.default_rng(size).standard_normal((6, size)).astype(np.float32)
+    given = Tensor(x, device="CPU").realize()
+    with Context(VERIFY=1):
+        np.testing.assert_allclose(given.sum(1).numpy(), x.sum(1), rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(given.max(1).numpy(), x.max(1))
+        np.testing.assert_array_equal(given.argmax(1).numpy(), x.argmax(1))
+        np.testing.assert_allclose(given.softmax(1).sum(1).numpy(), np.ones(6), rtol=1e-5)
+        np.testing.assert_allclose((given @ given.T).numpy(), x @ x.T, rtol=1e-3, atol=1e-3)

@@ -1,0 +1,66 @@
+"""The last iteration of a padded reduction, taken out of its loop. In: a kernel, for a target whose vectors have no
+masks. Out: the same kernel, in which the loads of such a loop need no mask.
+
+    before: for k in 6554: acc += a[k*4 + u] where k*4 + u < 26214
+    after:  for k in 6553: acc += a[k*4 + u]
+            acc += a[26212 + u] where u < 2
+
+Only the last iteration of a loop over a padded axis reaches past its end. A processor with masked vector loads takes
+all iterations alike; others branch on whether a vector is whole, once for each load."""
+
+from __future__ import annotations
+
+from tilewright.base.target import Target
+from tilewright.codegen.linearise import is_loop
+from tilewright.graph.ops import Ops
+from tilewright.graph.simplify import simplify
+from tilewright.graph.uop import UOp, index_const
+from tilewright.graph.walk import map_graph, substitute, toposort
+
+# Loops of fewer iterations are not worth a second copy of their body.
+MIN_ITERATIONS = 4
+
+
+def peel_reductions(sink: UOp, target: Target) -> UOp:
+    if not target.has_threads or target.masked_itemsizes:
+        return sink
+    nodes = toposort(sink)
+    reduced = [list(filter(is_loop, node.src[1:])) for node in nodes if node.op is Ops.REDUCE]
+    loops = {axis for axes in reduced for axis in axes if is_peeled(axis)}
+    # The last iteration of an inner loop would be a second nest of the outer ones.
+    loops.difference_update(axis for axes in reduced if len(axes) > 1 for axis in axes)
+    # AFTER, BARRIER and END name the loops whose iterations they order; a loop that another's count depends on stays.
+    ordering = (Ops.AFTER, Ops.BARRIER, Ops.END)
+    loops.difference_update(axis for node in nodes if node.op in ordering for axis in node.src)
+    loops.difference_update(axis for node in nodes if node.op is Ops.RANGE for axis in node.src[0].ranges)
+    loops = {axis for axis in loops if any(is_last_masked(node, axis) for node in nodes if node.op is Ops.INDEX)}
+    if not loops:
+        return sink
+
+    def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
+        axis = next((each for each in node.src[1:] if each in loops), None) if node.op is Ops.REDUCE else None
+        if axis is None:
+            return node.with_src(src)
+        shorter = axis.replace(src=(index_const(count_of(axis) - 1),))
+        others = tuple(each for each in src[1:] if each is not axis)
+        first = node.with_src((simplify(substitute(src[0], {axis: shorter})), shorter, *others))
+        last = simplify(substitute(src[0], {axis: index_const(count_of(axis) - 1)}))
+        return UOp(node.arg, node.dtype, (first, node.with_src((last, *others)) if others else last))
+
+    return map_graph(sink, visit, nodes)
+
+
+def is_peeled(axis: UOp) -> bool:
+    return axis.src[0].is_const and count_of(axis) >= MIN_ITERATIONS
+
+
+def count_of(axis: UOp) -> int:
+    return int(axis.src[0].arg)
+
+
+def is_last_masked(index: UOp, axis: UOp) -> bool:
+    """Whether a mask depends on the loop, and no longer does without the last iteration."""
+    if len(index.src) < 3 or axis not in index.src[2].ranges:
+        return False
+    shorter = axis.replace(src=(index_const(count_of(axis) - 1),))
+    return shorter not in simplify(substitute(index.src[2], {axis: shorter})).ranges
