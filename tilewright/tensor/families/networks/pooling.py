@@ -210,17 +210,21 @@ class PoolingMixin(ScatterMixin, ProductsMixin):
         return sizes
 
     def _adaptive_average(self, name: str, output_size: AdaptiveSizes, count: int) -> Self:
-        """Along each axis in turn: window k spans floor(k*n/m) to ceil((k+1)*n/m), and its mean is a product with a
-        matrix of weights."""
+        """Window k spans floor(k*n/m) to ceil((k+1)*n/m). Axes whose windows do not overlap are averaged at once, along
+        the others the mean is a product with a matrix of weights."""
         self._check_float(name)
         sizes = self._adaptive_sizes(name, output_size, count)
         result = self.cast(accumulate_dtype(self.dtype))
-        for axis, wanted in zip(range(self.ndim - count, self.ndim), sizes):
-            own = self.shape[axis]
-            if own % wanted == 0:
-                shape = (*result.shape[:axis], wanted, own // wanted, *result.shape[axis + 1 :])
-                result = result.reshape(shape).mean(axis + 1)
-            else:
+        first = self.ndim - count
+        shape, inner = list(self.shape[:first]), []
+        for own, wanted in zip(self.shape[first:], sizes):
+            is_even = own % wanted == 0
+            inner += [len(shape) + 1] if is_even and own > wanted else []
+            shape += [wanted, own // wanted] if is_even and own > wanted else [own]
+        result = result.reshape(tuple(shape)).mean(tuple(inner)) if inner else result
+        for axis, wanted in enumerate(sizes, first):
+            own = result.shape[axis]
+            if own != wanted:
                 weights = result._new(_window_weights(own, wanted, result.dtype))
                 result = result.transpose(axis, -1).matmul(weights).transpose(axis, -1)
         return result.cast(self.dtype)
