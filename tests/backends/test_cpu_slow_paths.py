@@ -13,6 +13,7 @@ from tilewright.backends.cpu.device import KERNEL_SYMBOL, cpu_target
 from tilewright.backends.cpu.rendering.renderer import render
 from tilewright.base.dtype import dtypes
 from tilewright.codegen.pipeline import lower
+from tilewright.debug import explain
 from tilewright.graph.kernels.slow_path import find_slow_paths, slow_path
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.records import KernelInfo, Opt, OptOps
@@ -109,3 +110,12 @@ def test_a_transposed_source_and_its_gradient() -> None:
     np.testing.assert_allclose(turned, np.sin(wide.transpose(0, 2, 1)) + np.cos(wide.reshape(4, 48, 32)), atol=3e-7)
     (slope,) = x.sin().sum().gradient(x)
     np.testing.assert_allclose(slope.numpy(), np.cos(wide), atol=2e-7, rtol=1e-6)
+
+
+def test_one_path_of_vectors_and_one_of_rows() -> None:
+    """The cosine of a row's one element is not a vector, and has a slow path beside that of the row's vectors."""
+    x, y = angles(12, 48), angles(12, 1)
+    total = Tensor(x, device="CPU").realize().sin() + Tensor(y, device="CPU").realize().cos()
+    text = "".join(kernel.source for kernel in explain(total).kernels)
+    assert text.count(".taken:") >= 2
+    np.testing.assert_allclose(total.numpy(), np.sin(x) + np.cos(y), atol=2e-6)

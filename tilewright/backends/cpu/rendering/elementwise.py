@@ -20,12 +20,18 @@ from tilewright.graph.uop import UOp
 class Elementwise:
     def __init__(self, values: Values, body: Sequence[UOp]) -> None:
         self.values = values
-        slow = find_slow_paths(body)
-        self.postponed = {node for nodes in slow.values() for node in nodes}  # nodes of slow paths alone
-        # Values whose lanes lie along different axes are transposed tile by tile, not in a block of one element.
-        if len({values.facts.vector_axis(node) for node in (*slow, *self.postponed)}) > 1:
-            slow, self.postponed = {}, set()
-        self.slow = slow  # by the WHERE, the nodes of its slow path in order
+        found = find_slow_paths(body)
+        # Values whose lanes lie along different axes are transposed tile by tile, not in a block of one element: such a
+        # path is computed like any other value, with all that it shares with others.
+        mixed = {where for where, nodes in found.items() if len({*map(values.facts.vector_axis, (where, *nodes))}) > 1}
+        computed = {node for where in mixed for node in found[where]}
+        # By the WHERE, the nodes of its slow path in order.
+        self.slow = {
+            where: [node for node in nodes if node not in computed]
+            for where, nodes in found.items()
+            if where not in mixed and where not in computed
+        }
+        self.postponed = {node for nodes in self.slow.values() for node in nodes}  # nodes of slow paths alone
 
     def emit(self, node: UOp) -> None:
         self.values[node] = {coordinates: self._element(node, at) for coordinates, at in self.values.elements(node)}
