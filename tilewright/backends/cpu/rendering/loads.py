@@ -7,6 +7,8 @@ off."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilewright.backends.cpu.rendering.addresses import Addresses, lane_count
 from tilewright.backends.cpu.rendering.emitter import Element
 from tilewright.backends.cpu.rendering.instructions import constant, memory_type, of_lanes, overload
@@ -14,7 +16,7 @@ from tilewright.backends.cpu.rendering.prefetch import Prefetch
 from tilewright.backends.cpu.rendering.shuffles import MAX_STRIDE, load_strided, shuffle_mask
 from tilewright.backends.cpu.rendering.strided_words import load_narrow
 from tilewright.backends.cpu.rendering.values import Values
-from tilewright.backends.cpu.rendering.whole_vectors import is_inside, is_whole, load_in_parts
+from tilewright.backends.cpu.rendering.whole_vectors import PartialLoad, is_inside, is_whole
 from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen.tiles import memory_dtype, tile_value
 from tilewright.graph.ops import Ops
@@ -128,16 +130,19 @@ class Loads(Addresses):
             assert axis is not None
             if is_reversed:
                 mask = self._reverse(of_lanes("i1", lanes), mask, lanes).name
+            bits = f"{of_lanes('i1', lanes)} {mask}"
             part = self._masked_load(dtype, lanes, pointer.name, mask)
-            whole = None if self.has_masks(dtype) else is_whole(self.values, index.src[2], at, axis)
-            if whole is None:
-                made = emitter.emit(part)
-            else:
-                inside = is_inside(self.values, index, at, axis, is_reversed)
-                plain = f"load {kind}, ptr {pointer.name}, align {dtype.itemsize}"
-                kinds = kind, f"{of_lanes('i1', lanes)} {mask}"
-                made = emitter.here(load_in_parts(self.values, whole, inside, kinds, (plain, part)))
+            plain = f"load {kind}, ptr {pointer.name}, align {dtype.itemsize}"
+            load = PartialLoad(kind, bits, lambda: emitter.assign(plain), lambda: emitter.assign(part))
+            made = self._load_masked(index, at, axis, load, -1 if is_reversed else 1)
         return self._reverse(kind, made.name, lanes) if is_reversed else made
+
+    def _load_masked(self, index: UOp, at: dict[UOp, int], axis: UOp, load: PartialLoad, stride: int) -> Element:
+        has_masks = self.has_masks(memory_dtype(index.dtype))
+        whole = None if has_masks else is_whole(self.values, index.src[2], at, axis)
+        if whole is None:
+            return self.emitter.here(load.masked())
+        return self.emitter.here(load.emit(self.values, whole, is_inside(self.values, index, at, axis, stride)))
 
     def load_contiguous(self, index: UOp, at: dict[UOp, int], count: int) -> Element:
         """`count` contiguous elements from one on, along any axes; one bit masks them all."""
@@ -167,17 +172,25 @@ class Loads(Addresses):
         if mask is not None and not varies:
             first = self._or_zeros(first, mask, dtype.itemsize * lanes * stride)
 
-        def load_at(start: int) -> str:
+        def load_plain(start: int) -> str:
             pointer = self.moved(first, element, start).name
-            if mask is None or not varies:
-                return self.emitter.assign(f"load {of_lanes(element, lanes)}, ptr {pointer}, align {dtype.itemsize}")
+            return self.emitter.assign(f"load {of_lanes(element, lanes)}, ptr {pointer}, align {dtype.itemsize}")
+
+        def load_masked(start: int) -> str:
             # Elements between the lanes are not accessed.
             bits = of_lanes("i1", lanes)
             order = [n // stride if n % stride == 0 else lanes for n in range(start, start + lanes)]
             own = self.emitter.assign(f"shufflevector {bits} {mask}, {bits} zeroinitializer, {shuffle_mask(order)}")
-            return self.emitter.assign(self._masked_load(dtype, lanes, pointer, own))
+            return self.emitter.assign(self._masked_load(dtype, lanes, self.moved(first, element, start).name, own))
 
-        return self.emitter.here(load_strided(self.emitter.assign, load_at, element, lanes, stride))
+        def loaded(load_at: Callable[[int], str]) -> str:
+            return load_strided(self.emitter.assign, load_at, element, lanes, stride)
+
+        if mask is None or not varies:
+            return self.emitter.here(loaded(load_plain))
+        kind, bits = of_lanes(element, lanes), f"{of_lanes('i1', lanes)} {mask}"
+        load = PartialLoad(kind, bits, lambda: loaded(load_plain), lambda: loaded(load_masked))
+        return self._load_masked(index, at, axis, load, stride)
 
     def _masked_load(self, dtype: DType, lanes: int, pointer: str, mask: str) -> str:
         kind = of_lanes(memory_type(dtype), lanes)

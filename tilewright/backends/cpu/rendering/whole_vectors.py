@@ -12,6 +12,7 @@ from typing import Any
 
 from tilewright.backends.cpu.rendering.instructions import scalar_type
 from tilewright.backends.cpu.rendering.values import Values
+from tilewright.base.records import NamedTuple
 from tilewright.graph.affine import Affine, affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.simplify.logic import parts_of
@@ -71,10 +72,10 @@ def _scalar(values: Values, position: Affine, at: dict[UOp, int], axis: UOp, kin
     return str(offset) if total is None else values.emitter.assign(f"add {kind} {total}, {offset}")
 
 
-def is_inside(values: Values, index: UOp, at: dict[UOp, int], axis: UOp, is_reversed: bool) -> str | None:
-    """Whether the elements of all lanes are in the memory, so that one load may also read those that are masked off."""
-    last = memory_of(index).arg.size - size_of(axis)
-    lane, kind = size_of(axis) - 1 if is_reversed else 0, scalar_type(index.src[1].dtype)
+def is_inside(values: Values, index: UOp, at: dict[UOp, int], axis: UOp, stride: int) -> str | None:
+    """Whether the elements of all lanes lie in the memory, so that loads may read those that are masked off."""
+    last = memory_of(index).arg.size - 1 - abs(stride) * (size_of(axis) - 1)
+    lane, kind = size_of(axis) - 1 if stride < 0 else 0, scalar_type(index.src[1].dtype)
     first = _scalar(values, affine(index.src[1]), {**at, axis: lane}, axis, kind)
     return None if first is None or last < 0 else values.emitter.assign(f"icmp ule {kind} {first}, {last}")
 
@@ -86,31 +87,34 @@ def branch(values: Values, condition: str, whole: Callable[[], Any], partial: Ca
     made: list[Any] = []
     for name, emit in (("whole", whole), ("partial", partial)):
         emitter.begin_block(f"{label}.{name}")
+        # What one block defines is not defined in the other, nor behind them.
+        reused = dict(emitter.reused)
         made += emit(), f"%{emitter.label}"
+        emitter.reused = reused
         emitter.line(f"  br label %{label}.done")
     emitter.begin_block(f"{label}.done")
     return tuple(made)
 
 
-def load_in_parts(
-    values: Values, whole: str, inside: str | None, kinds: tuple[str, str], texts: tuple[str, str]
-) -> str:
-    """A masked load for a processor without them. `kinds` are the type of the vector, and its mask with its type;
-    `texts` are the plain load and the masked one. The latter is lane by lane, and used only for vectors that cross the
-    end of the buffer."""
-    emitter, (kind, masks), (plain, masked) = values.emitter, kinds, texts
+class PartialLoad(NamedTuple):
+    """A masked load of a processor that has none. `plain` emits it without the mask, `masked` lane by lane, which is
+    left to vectors across the end of the buffer. `mask` is the mask with its type."""
 
-    def read_and_select() -> str:
-        loaded = emitter.assign(plain)
-        return emitter.assign(f"select {masks}, {kind} {loaded}, {kind} zeroinitializer")
+    kind: str
+    mask: str
+    plain: Callable[[], str]
+    masked: Callable[[], str]
 
-    def load_part() -> str:
+    def emit(self, values: Values, whole: str, inside: str | None) -> str:
+        return self._phi(values, branch(values, whole, self.plain, lambda: self._emit_part(values, inside)))
+
+    def _emit_part(self, values: Values, inside: str | None) -> str:
         if inside is None:
-            return emitter.assign(masked)
-        return _phi(values, kind, branch(values, inside, read_and_select, lambda: emitter.assign(masked)))
+            return self.masked()
+        return self._phi(values, branch(values, inside, lambda: self._read_and_select(values), self.masked))
 
-    return _phi(values, kind, branch(values, whole, lambda: emitter.assign(plain), load_part))
+    def _read_and_select(self, values: Values) -> str:
+        return values.emitter.assign(f"select {self.mask}, {self.kind} {self.plain()}, {self.kind} zeroinitializer")
 
-
-def _phi(values: Values, kind: str, found: tuple[str, ...]) -> str:
-    return values.emitter.assign("phi {} [ {}, {} ], [ {}, {} ]".format(kind, *found))
+    def _phi(self, values: Values, found: tuple[str, ...]) -> str:
+        return values.emitter.assign("phi {} [ {}, {} ], [ {}, {} ]".format(self.kind, *found))
