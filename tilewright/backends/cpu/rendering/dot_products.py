@@ -13,6 +13,7 @@ from tilewright.backends.cpu.rendering.emitter import Element
 from tilewright.backends.cpu.rendering.grouped_values import Group, GroupedValues
 from tilewright.backends.cpu.rendering.instructions import scalar_type, value_type
 from tilewright.backends.cpu.rendering.loads import Loads
+from tilewright.backends.cpu.rendering.shuffles import shuffle_mask
 from tilewright.base.records import NamedTuple
 from tilewright.codegen.tiles import Coordinates
 from tilewright.graph.kernels.dot_products import DotFit, find_dots, narrow_factors, usable_dtypes
@@ -31,6 +32,14 @@ _NAMES = {
 _ONLY_PRODUCTS = frozenset({"pmaddwd"})
 # The first coordinate of the accumulators of the corrections for an offset factor.
 _OFFSET = -1
+
+
+def _lanes_at_once(name: str, lanes: int) -> int:
+    """The lanes that an instruction takes of as many: all, or a half of them, a fourth, ...; 0 where none fits."""
+    widths = _NAMES.get(name, {})
+    while lanes not in widths and lanes % 2 == 0 and lanes:
+        lanes //= 2
+    return lanes if lanes in widths else 0
 
 
 class Dot(NamedTuple):
@@ -79,7 +88,7 @@ class DotProducts:
                 dots = self._find_dots(factors, acc)
                 if not dots or dots[0].instruction.terms != size_of(axis):
                     continue
-                if size_of(lanes) not in _NAMES.get(dots[0].instruction.name, {}):
+                if not _lanes_at_once(dots[0].instruction.name, size_of(lanes)):
                     continue
                 group = Group(lanes, axis)
                 members = [self.grouped.members(factor, group) for factor in factors]
@@ -184,14 +193,38 @@ class DotProducts:
                 )
 
     def _emit(self, dot: Dot, total: Element, left: str, right: str) -> Element:
-        emitter, instruction, lanes = self.emitter, dot.fit.instruction, size_of(dot.group.lanes)
+        """One instruction, or one for each register of the lanes."""
+        instruction, lanes = dot.fit.instruction, size_of(dot.group.lanes)
+        width = _lanes_at_once(instruction.name, lanes)
+        if width == lanes:
+            return self._emit_one(dot, lanes, total.name, left, right)
+        terms = instruction.terms
+        given = ((dot.acc.dtype, 1, total.name), (instruction.left, terms, left), (instruction.right, terms, right))
+        parts = []
+        for start in range(0, lanes, width):
+            own = [self._part(value_type(t, n * lanes), name, n * start, n * width) for t, n, name in given]
+            parts.append(self._emit_one(dot, width, *own).name)
+        while len(parts) > 1:
+            kind = value_type(dot.acc.dtype, width)
+            order = shuffle_mask(range(2 * width))
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [self.emitter.assign(f"shufflevector {kind} {a}, {kind} {b}, {order}") for a, b in pairs]
+            width *= 2
+        return self.emitter.here(parts[0])
+
+    def _part(self, kind: str, name: str, start: int, count: int) -> str:
+        order = shuffle_mask(range(start, start + count))
+        return self.emitter.assign(f"shufflevector {kind} {name}, {kind} poison, {order}")
+
+    def _emit_one(self, dot: Dot, lanes: int, total: str, left: str, right: str) -> Element:
+        emitter, instruction = self.emitter, dot.fit.instruction
         sums = value_type(dot.acc.dtype, lanes)
         kinds = [value_type(dtype, lanes * instruction.terms) for dtype in (instruction.left, instruction.right)]
         name, operands = _NAMES[instruction.name][lanes], ((kinds[0], left), (kinds[1], right))
         if instruction.name not in _ONLY_PRODUCTS:
-            return emitter.emit(emitter.call(name, sums, (sums, total.name), *operands))
+            return emitter.emit(emitter.call(name, sums, (sums, total), *operands))
         product = emitter.assign(emitter.call(name, sums, *operands))
-        return emitter.emit(emitter.binary(Ops.ADD, dot.acc.dtype, lanes, total.name, product))
+        return emitter.emit(emitter.binary(Ops.ADD, dot.acc.dtype, lanes, total, product))
 
     # ------------------------------------------------------------ factors
 
