@@ -37,6 +37,9 @@ MIN_LANE_TOKENS = 8
 MAX_VECTORS = 4
 # Tokens that share weights whose rows are lanes. With more, lanes of tokens unpack weights for more of them at a time.
 MAX_SHARED_TOKENS = 16
+# In shorter vectors, lanes along a row unpack as fast, and many tokens as lanes multiply faster: only blocks with many
+# scales gain. Measured on a Neoverse N1, which has vectors of 4 lanes.
+MIN_SHARED_LANES = 8
 # Tokens whose product reads the weights once for all of them; more are a product of matrices.
 MAX_WARP_TOKENS = 8
 
@@ -148,8 +151,11 @@ def rows_at_once(layout: Layout, rows: int, tokens: int) -> int:
 def weight_lanes(layout: Layout, device: Devices, rows: int, tokens: int) -> int:
     """How many rows of weights are the lanes of a vector that all tokens share; 0 where another form is quicker."""
     lanes = _target(device).lanes(dtypes.float32)
-    fewest = 1 if layout.has_shared_bits else 2
-    return lanes if fewest <= tokens <= MAX_SHARED_TOKENS and rows % lanes == 0 else 0
+    if lanes >= MIN_SHARED_LANES:
+        is_quicker = (1 if layout.has_shared_bits else 2) <= tokens <= MAX_SHARED_TOKENS
+    else:
+        is_quicker = layout.scales > 1 and 2 <= tokens < MIN_LANE_TOKENS
+    return lanes if is_quicker and rows % lanes == 0 else 0
 
 
 def row_tile(layout: Layout, device: Devices, rows: int, tokens: int) -> Tile:
