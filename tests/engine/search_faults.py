@@ -21,7 +21,7 @@ def tile(opts: tuple[Opt, ...]) -> int:
 
 
 class Faults:
-    """Tiles of 2 crash, of 4 hang, of 8 compute something else."""
+    """Tiles of 2 crash, of 4 hang, larger ones compute something else."""
 
     def before_run(self, opts: tuple[Opt, ...]) -> None:
         if tile(opts) == 2:
@@ -31,7 +31,7 @@ class Faults:
             time.sleep(1000)
 
     def after_run(self, opts: tuple[Opt, ...], results: list[Any]) -> list[Any]:
-        return [result + 1 for result in results] if tile(opts) == 8 else results
+        return [result + 1 for result in results] if tile(opts) >= 8 else results
 
 
 class WrongLater:

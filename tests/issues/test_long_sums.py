@@ -194,8 +194,9 @@ def test_float16_is_summed_in_float32() -> None:
 @pytest.mark.parametrize("count", [2**34, 2**34 + 4096, 10**10 + 7, 2**24 + 1])
 @pytest.mark.parametrize("value", [1.0, 0.1, 3.0])
 def test_sums_of_a_constant(count: int, value: float) -> None:
+    """Blocks of the constant are exact products; their sums, 16 equal ones at a time, round the same way each time."""
     exact = float(np.float32(value)) * count
-    assert relative_error(Tensor.full((count,), value).sum(), exact) <= 3 * EPSILON
+    assert relative_error(Tensor.full((count,), value).sum(), exact) <= 8 * EPSILON
 
 
 def test_counts_past_what_float32_tells_apart() -> None:
