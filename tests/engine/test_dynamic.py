@@ -11,31 +11,22 @@ import numpy as np
 import pytest
 
 from bench.growth import growing_cat, reinforce_program
-from tests.engine.calls import Calls
+from tests.engine.calls import Calls, cache_in, forget
 from tilewright import Context, Tensor, jit
 from tilewright.base.errors import UserError
 from tilewright.base.events import GlobalCounters
 from tilewright.engine.compilation import compile as compiling
-from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.engine.planning import dynamic, plan
 from tilewright.engine.planning.dynamic import MAX_ALIKE, MIN_PLANS, BoundKernel
-from tilewright.engine.planning.plan import Plan, forget_schedules
+from tilewright.engine.planning.plan import Plan
 from tilewright.graph.kernels.outline import SIZE_LIMITS
 from tilewright.schedule import pipeline
 
 
-def forget() -> None:
-    forget_schedules()
-    forget_kernels()
-
-
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path) -> Iterator[Path]:
-    # The suite verifies every graph, and then each kernel is made for its own sizes.
-    with Context(TILEWRIGHT_CACHE_DIR=str(tmp_path), VERIFY_GRAPH=0, VERIFY=0):
-        forget()
-        yield tmp_path
-        forget()
+    with cache_in(tmp_path) as folder:
+        yield folder
 
 
 @pytest.fixture

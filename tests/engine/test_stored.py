@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.calls import Calls
+from tests.engine.calls import Calls, cache_in
 from tilewright import Context, Tensor
 from tilewright.base.events import subscribe
 from tilewright.engine.compilation.compile import compile_kernel, forget_kernels
@@ -25,11 +25,8 @@ VALUES = [1.0, 2.0, 3.0]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    # The suite verifies every graph, which a stored kernel would escape.
-    with Context(TILEWRIGHT_CACHE_DIR=str(tmp_path), VERIFY_GRAPH=0, VERIFY=0):
-        forget_kernels()
-        yield tmp_path
-        forget_kernels()
+    with cache_in(tmp_path) as folder:
+        yield folder
 
 
 def compute() -> list[float]:

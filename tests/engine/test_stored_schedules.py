@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 
-from tests.engine.calls import Calls
+from tests.engine.calls import Calls, cache_in, forget
 from tilewright import Context, Tensor, UOp, jit
 from tilewright.base.events import subscribe
-from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.engine.planning import plan as planning
 from tilewright.engine.planning.bind import BoundGraph
-from tilewright.engine.planning.plan import Structure, forget_schedules, schedule_graph
+from tilewright.engine.planning.plan import Structure, schedule_graph
 from tilewright.engine.planning.stored_schedules import Binding, read_schedule, schedule_key, write_schedule
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp as Node
@@ -28,19 +27,10 @@ from tilewright.runtime.cache import read_entry, write_entry
 from tilewright.schedule import pipeline
 
 
-def forget() -> None:
-    """As if this were another process."""
-    forget_schedules()
-    forget_kernels()
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    # The suite verifies every graph, which a stored schedule would escape.
-    with Context(TILEWRIGHT_CACHE_DIR=str(tmp_path), VERIFY_GRAPH=0, VERIFY=0):
-        forget()
-        yield tmp_path
-        forget()
+    with cache_in(tmp_path) as folder:
+        yield folder
 
 
 @pytest.fixture

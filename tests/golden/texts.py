@@ -5,24 +5,22 @@ difference is reviewing the change; `pytest --update-golden` writes the files an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import tilewright.engine.devices  # noqa: F401 (enters the devices)
-from tilewright.base.dtype import DType, dtypes
+from tests.kernel.kernels import kernel_of, leaf
+from tilewright.base.dtype import dtypes
 from tilewright.base.target import ALL_DTYPES, SMALL_FLOATS, Target
 from tilewright.codegen.pipeline import lower
 from tilewright.graph import build
-from tilewright.graph.ops import Ops, ParamArg
+from tilewright.graph.ops import Ops
 from tilewright.graph.records import KernelInfo, Opt, OptOps, Program
 from tilewright.graph.uop import UOp
 from tilewright.graph.verification.verify import verify_program
-from tilewright.graph.walk import toposort
 from tilewright.kernel.optimise import optimise
-from tilewright.schedule.pipeline import schedule
 
 FOLDER = Path(__file__).parent
 # The CPU of golden texts, whatever the machine at hand is.
@@ -40,16 +38,9 @@ CPU = Target(
 )
 
 
-def leaf(slot: int, *shape: int, dtype: DType = dtypes.float32) -> UOp:
-    return build.reshape(UOp(Ops.PARAM, dtype, (), ParamArg(slot, math.prod(shape), "CPU")), shape)
-
-
 def program_of(name: str, output: UOp, opts: tuple[Opt, ...], target: Target) -> Program:
     """The one kernel of an expression, with exactly these opts."""
-    params = sorted((node for node in toposort(output) if node.op is Ops.PARAM), key=lambda node: node.arg.slot)
-    (item,) = schedule([output], params, "CPU").items
-    assert item.ast is not None
-    program = lower(optimise(item.ast.replace(arg=KernelInfo(name, opts_to_apply=opts)), target), target)
+    program = lower(optimise(kernel_of(output).replace(arg=KernelInfo(name, opts_to_apply=opts)), target), target)
     verify_program(program)
     return program
 

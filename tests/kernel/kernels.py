@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import tilewright.engine.devices  # noqa: F401 (enters the devices)
+from tests.schedule.graphs import add, mul
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import KernelOptError
 from tilewright.graph import build
@@ -43,14 +44,6 @@ def kernel_of(output: UOp) -> UOp:
     return item.ast
 
 
-def add(x: UOp, y: UOp) -> UOp:
-    return build.alu(Ops.ADD, x, y)
-
-
-def mul(x: UOp, y: UOp) -> UOp:
-    return build.alu(Ops.MUL, x, y)
-
-
 def elementwise() -> UOp:
     return add(leaf(0, 12, 10), mul(leaf(1, 12, 10), leaf(2, 12, 10)))
 
@@ -59,8 +52,8 @@ def transposed() -> UOp:
     return add(build.permute(leaf(0, 10, 12), (1, 0)), build.flip(leaf(1, 12, 10), (1,)))
 
 
-def row_sums() -> UOp:
-    return build.reduce_axis(Ops.ADD, leaf(0, 12, 24), (1,))
+def row_sums(rows: int = 12, columns: int = 24) -> UOp:
+    return build.reduce_axis(Ops.ADD, leaf(0, rows, columns), (1,))
 
 
 def column_sums() -> UOp:

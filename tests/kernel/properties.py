@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 
+from tests.kernel.kernels import kernel_of
 from tilewright.base.target import Target
 from tilewright.graph.kernels.threads import local_bytes, threads_of
 from tilewright.graph.ops import AxisType, Ops
@@ -59,6 +60,13 @@ class Chosen:
         """Elements of the register tile of the results, without those of copies."""
         stored = frozenset(axis for store in self.view.stores for axis in store.ranges)
         return math.prod(size_of(axis) for axis in stored if axis.arg.kind.is_tile)
+
+
+def chosen_for(graph: UOp, target: Target) -> Chosen:
+    """The choice for the one kernel of a graph, within the limits of the target."""
+    made = Chosen(kernel_of(graph), target)
+    stays_in_limits(made)
+    return made
 
 
 def stays_in_limits(chosen: Chosen) -> None:

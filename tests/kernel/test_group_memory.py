@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.kernel.emulated_card import CARD, NAME, CardDriver, emulated_card
-from tests.kernel.kernels import kernel_of, leaf
-from tests.kernel.properties import Chosen, stays_in_limits
+from tests.kernel.kernels import leaf
+from tests.kernel.properties import Chosen, chosen_for
 from tilewright import Tensor
 from tilewright.base.dtype import DType, dtypes
 from tilewright.graph import build
@@ -26,9 +26,7 @@ generator = np.random.default_rng(14)
 
 
 def chosen(graph: UOp) -> Chosen:
-    made = Chosen(kernel_of(graph), CARD)
-    stays_in_limits(made)
-    return made
+    return chosen_for(graph, CARD)
 
 
 def whole_numbers(*shape: int) -> np.ndarray:

@@ -7,15 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from tests.kernel.kernels import kernel_of, leaf, matrix_product, mul
+from tests.kernel.kernels import leaf, matrix_product, mul, row_sums
 from tests.kernel.properties import (
-    Chosen,
+    chosen_for,
     does_not_spill,
     fits_the_registers,
     keeps_the_cores_busy,
     loads_vectors,
     spills,
-    stays_in_limits,
     stores_vectors,
     streams,
 )
@@ -56,10 +55,6 @@ def column_sums(rows: int, columns: int) -> UOp:
     return build.reduce_axis(Ops.ADD, leaf(0, rows, columns), (0,))
 
 
-def row_sums(rows: int, columns: int) -> UOp:
-    return build.reduce_axis(Ops.ADD, leaf(0, rows, columns), (1,))
-
-
 def vector_times_matrix(rows: int, columns: int) -> UOp:
     vector = build.expand(build.reshape(leaf(0, rows), (rows, 1)), (rows, columns))
     return build.reduce_axis(Ops.ADD, mul(vector, leaf(1, rows, columns)), (0,))
@@ -74,16 +69,10 @@ def every_second(rows: int, columns: int) -> UOp:
     return build.alu(Ops.NEG, build.shrink(pairs, ((0, rows), (0, columns), (0, 1))))
 
 
-def chosen(graph: UOp, target: Target) -> Chosen:
-    made = Chosen(kernel_of(graph), target)
-    stays_in_limits(made)
-    return made
-
-
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 @pytest.mark.parametrize("shape", [(4096, 2048), (64, 128, 32), (1024, 1024), (224, 240)], ids=str)
 def test_a_transposition_stores_lines_and_reads_what_registers_hold(shape: tuple[int, ...], target: Target) -> None:
-    made = chosen(transposed(*shape), target)
+    made = chosen_for(transposed(*shape), target)
     keeps_the_cores_busy(made)
     (store,), (load,) = made.view.stores, made.buffers
     stored, loaded = (
@@ -105,7 +94,7 @@ def test_a_transposition_stores_lines_and_reads_what_registers_hold(shape: tuple
 def test_sums_over_large_rows_are_spilled(make: object, shape: tuple[int, int], target: Target) -> None:
     """Whole lines of several rows at a time, in parts of about a page for each core."""
     assert callable(make)
-    made = chosen(make(*shape), target)
+    made = chosen_for(make(*shape), target)
     spills(made)
     stores_vectors(made)
     keeps_the_cores_busy(made)
@@ -116,14 +105,14 @@ def test_sums_over_large_rows_are_spilled(make: object, shape: tuple[int, int], 
 @pytest.mark.parametrize("cores", [1, 2])
 def test_no_task_sums_the_spilled_accumulators_of_others(rows: int, cores: int) -> None:
     """Rows without a divisor became tasks each of which summed all columns: 48 times the work."""
-    made = chosen(column_sums(rows, 768), replace(WIDE, cores=cores))
+    made = chosen_for(column_sums(rows, 768), replace(WIDE, cores=cores))
     spills(made)
     opts = [opt.op for opt in made.opts]
     assert OptOps.THREAD not in opts[opts.index(OptOps.SPILL) :]
 
 
 def test_rows_that_no_number_of_streams_divides_are_summed_one_by_one() -> None:
-    made = chosen(column_sums(4099, 4096), WIDE)
+    made = chosen_for(column_sums(4099, 4096), WIDE)
     spills(made)
     assert streams(made) == 1
 
@@ -136,7 +125,7 @@ def test_rows_that_no_number_of_streams_divides_are_summed_one_by_one() -> None:
 )
 def test_sums_that_registers_hold_are_not_spilled(graph: object, target: Target) -> None:
     assert callable(graph)
-    made = chosen(graph(), target)
+    made = chosen_for(graph(), target)
     does_not_spill(made)
     stores_vectors(made)
     fits_the_registers(made)
@@ -144,7 +133,7 @@ def test_sums_that_registers_hold_are_not_spilled(graph: object, target: Target)
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_columns_that_half_of_the_registers_hold_are_not_spilled(target: Target) -> None:
-    made = chosen(column_sums(65536, 256), target)
+    made = chosen_for(column_sums(65536, 256), target)
     is_held = 256 <= target.vector_registers // 2 * target.lanes(made.view.reduces[0].dtype)
     (does_not_spill if is_held else spills)(made)
 
@@ -153,14 +142,14 @@ def test_columns_that_half_of_the_registers_hold_are_not_spilled(target: Target)
 def test_rows_are_spilled_from_the_size_of_a_cores_cache_on(rows: int) -> None:
     """The threshold is a fact of the target: 1 MiB are 64 rows of 4096 floats. Larger matrices that the last cache
     holds took twice as long by columns, each element of which is on a page of its own."""
-    made = chosen(column_sums(rows, 4096), replace(WIDE, core_cache_bytes=1 << 20))
+    made = chosen_for(column_sums(rows, 4096), replace(WIDE, core_cache_bytes=1 << 20))
     (spills if rows >= 64 else does_not_spill)(made)
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 @pytest.mark.parametrize("shape", [(4096, 4096), (64, 2048), (1000, 512)], ids=str)
 def test_sums_of_rows_take_several_rows_at_a_large_stride(shape: tuple[int, int], target: Target) -> None:
-    made = chosen(row_sums(*shape), target)
+    made = chosen_for(row_sums(*shape), target)
     loads_vectors(made)
     keeps_the_cores_busy(made)
     (load,) = made.buffers
@@ -171,19 +160,19 @@ def test_sums_of_rows_take_several_rows_at_a_large_stride(shape: tuple[int, int]
 
 
 def test_few_rows_are_read_one_by_one() -> None:
-    assert streams(chosen(row_sums(63, 2048), WIDE)) == 1
+    assert streams(chosen_for(row_sums(63, 2048), WIDE)) == 1
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_a_short_vector_axis_gets_more_accumulators(target: Target) -> None:
     """32 pixels are less than four vectors of 16 lanes."""
-    made = chosen(channel_sums(64, 32, 32), target)
+    made = chosen_for(channel_sums(64, 32, 32), target)
     vectors = made.count(AxisType.UPCAST) // target.lanes(made.view.reduces[0].dtype)
     assert vectors >= 4
 
 
 def test_small_strides_are_vectors() -> None:
-    made = chosen(every_second(64, 1024), WIDE)
+    made = chosen_for(every_second(64, 1024), WIDE)
     stores_vectors(made)
     assert all(stride(load, axis) == 2 for load in made.buffers for axis in made.view.of_kind(AxisType.UPCAST))
 
@@ -192,7 +181,7 @@ def test_small_strides_are_vectors() -> None:
 @pytest.mark.parametrize("cores", [1, 2, 8, 64])
 def test_the_order_of_a_sum_does_not_follow_the_cores(cores: int, columns: int) -> None:
     """Columns are divided among cores; each is summed in the same loops, with as many rows at a time."""
-    made, alone = (chosen(column_sums(4096, columns), replace(WIDE, cores=count)) for count in (cores, 1))
+    made, alone = (chosen_for(column_sums(4096, columns), replace(WIDE, cores=count)) for count in (cores, 1))
     assert made.sizes(AxisType.REDUCE) == alone.sizes(AxisType.REDUCE)
     assert streams(made) == streams(alone)
     (node,), (other,) = made.view.reduces, alone.view.reduces
@@ -201,6 +190,6 @@ def test_the_order_of_a_sum_does_not_follow_the_cores(cores: int, columns: int) 
 
 @pytest.mark.parametrize(("size", "is_parallel"), [(2 * MIN_WORK - 64, False), (2 * MIN_WORK, True)])
 def test_work_below_the_threshold_has_no_threads(size: int, is_parallel: bool) -> None:
-    made = chosen(build.alu(Ops.NEG, leaf(0, size)), WIDE)
+    made = chosen_for(build.alu(Ops.NEG, leaf(0, size)), WIDE)
     stores_vectors(made)
     assert (made.uses(OptOps.THREAD) == 1) is is_parallel

@@ -8,15 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from tests.kernel.kernels import Builder, add, kernel, kernel_of, leaf, matrix_product, mul
+from tests.kernel.kernels import Builder, add, kernel, kernel_of, leaf, matrix_product, mul, row_sums
 from tests.kernel.properties import (
-    Chosen,
     adjacent_threads_read_adjacent_elements,
+    chosen_for,
     fills_a_group,
     loads_vectors,
     packs,
     reuses_its_loads,
-    stays_in_limits,
     stores_vectors,
 )
 from tilewright.backends.python.device import python_target
@@ -53,23 +52,13 @@ def matrix_times_vector(rows: int, columns: int) -> UOp:
     return build.reduce_axis(Ops.ADD, mul(matrix, spread), (1,))
 
 
-def row_sums(rows: int, columns: int) -> UOp:
-    return build.reduce_axis(Ops.ADD, leaf(0, rows, columns), (1,))
-
-
 TARGETS = {"many cores": LARGE, "few cores": replace(LARGE, cores=16), "no warps": replace(LARGE, warp_size=1)}
-
-
-def chosen(graph: UOp, target: Target = LARGE) -> Chosen:
-    made = Chosen(kernel_of(graph), target)
-    stays_in_limits(made)
-    return made
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 @pytest.mark.parametrize("size", [1 << 20, 100003, 4096, 999])
 def test_elementwise_kernels_have_full_groups_of_adjacent_threads(size: int, target: Target) -> None:
-    made = chosen(add(leaf(0, size), leaf(1, size)), target)
+    made = chosen_for(add(leaf(0, size), leaf(1, size)), target)
     fills_a_group(made)
     adjacent_threads_read_adjacent_elements(made)
     if size % 4 == 0:
@@ -77,14 +66,14 @@ def test_elementwise_kernels_have_full_groups_of_adjacent_threads(size: int, tar
 
 
 def test_few_elements_have_few_threads() -> None:
-    assert chosen(add(leaf(0, 3), leaf(1, 3))).threads == 3
+    assert chosen_for(add(leaf(0, 3), leaf(1, 3)), LARGE).threads == 3
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 @pytest.mark.parametrize("shape", [(16384, 8192), (256, 1 << 20), (16384, 256), (1000, 3000)], ids=str)
 def test_threads_share_rows(shape: tuple[int, int], target: Target) -> None:
     """Each row is summed by adjacent threads that read vectors; short rows come several to a group."""
-    made = chosen(row_sums(*shape), target)
+    made = chosen_for(row_sums(*shape), target)
     assert made.count(AxisType.GROUP) > 1
     loads_vectors(made)
     adjacent_threads_read_adjacent_elements(made)
@@ -92,13 +81,13 @@ def test_threads_share_rows(shape: tuple[int, int], target: Target) -> None:
 
 
 def test_few_rows_have_more_threads_each() -> None:
-    few, many = (chosen(row_sums(rows, 1 << 20)).count(AxisType.GROUP) for rows in (256, 1 << 16))
+    few, many = (chosen_for(row_sums(rows, 1 << 20), LARGE).count(AxisType.GROUP) for rows in (256, 1 << 16))
     assert few > many
 
 
 def test_all_reductions_of_a_row_and_its_results_are_on_the_same_threads() -> None:
     for rows, columns in ((16384, 8192), (512, 1000), (64, 4096)):
-        made = chosen(softmax(rows, columns))
+        made = chosen_for(softmax(rows, columns), LARGE)
         sharing = made.sizes(AxisType.GROUP)
         assert len(sharing) == 2
         assert len(set(sharing)) == 1
@@ -106,7 +95,7 @@ def test_all_reductions_of_a_row_and_its_results_are_on_the_same_threads() -> No
 
 
 def test_half_precision_is_read_in_vectors_of_16_bytes() -> None:
-    made = chosen(matrix_times_vector(28672, 8192))
+    made = chosen_for(matrix_times_vector(28672, 8192), LARGE)
     widths = {size_of(a) for a in made.view.of_kind(AxisType.UPCAST) for load in made.buffers if stride(load, a) == 1}
     assert widths == {16 // dtypes.float16.itemsize}
 
@@ -114,7 +103,7 @@ def test_half_precision_is_read_in_vectors_of_16_bytes() -> None:
 @pytest.mark.parametrize("columns", [8192, 1000, 64])
 def test_columns_are_summed_by_threads_along_memory(columns: int) -> None:
     """They share the reduction, as columns alone are fewer than the threads that run at once."""
-    made = chosen(build.reduce_axis(Ops.ADD, leaf(0, 8192, columns), (0,)))
+    made = chosen_for(build.reduce_axis(Ops.ADD, leaf(0, 8192, columns), (0,)), LARGE)
     (load,) = made.buffers
     assert any(stride(load, axis) == 1 for axis in made.view.of_kind(AxisType.LOCAL))
     assert made.count(AxisType.GROUP) > 1
@@ -122,7 +111,7 @@ def test_columns_are_summed_by_threads_along_memory(columns: int) -> None:
 
 @pytest.mark.parametrize("size", [2048, 512, 384])
 def test_a_product_has_tiles_of_threads_of_registers_and_of_local_memory(size: int) -> None:
-    made = chosen(matrix_product(size, size, size))
+    made = chosen_for(matrix_product(size, size, size), LARGE)
     assert len(made.sizes(AxisType.LOCAL)) == 2
     assert made.threads >= 64
     assert packs(made) == 2
