@@ -41,7 +41,7 @@ class Row:
 
     @property
     def share(self) -> float:
-        """Of the roof; above 1 where caches gave more bandwidth than memory has."""
+        """The time of the roof as a fraction of the kernel's; above 1 where data came from a cache."""
         return self.roof_seconds / self.seconds if self.seconds > 0 else 0.0
 
     @property

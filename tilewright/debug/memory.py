@@ -122,7 +122,7 @@ def hypothesis_markdown(found: Record) -> str:
 
 
 def all_sessions(project: Path) -> Iterator[SessionStore]:
-    """Those of a project, the latest first."""
+    """The sessions of a project, the latest first."""
     if project.is_dir():
         for folder in sorted(project.iterdir(), reverse=True):
             if (folder / SESSION).exists():

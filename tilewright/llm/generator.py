@@ -50,7 +50,7 @@ class Request:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of the tokens after the first one; 0 where there are too few to tell."""
+        """The rate of the tokens after the first one; 0 where there are none."""
         seconds = (self.finished_at or time.monotonic()) - self.first_token_at
         return (len(self.tokens) - 1) / seconds if len(self.tokens) > 1 and seconds > 0 else 0.0
 

@@ -27,8 +27,8 @@ def llama3_factors(
 def yarn_factors(
     base: float, pairs: int, factor: float, fast: float, slow: float, trained_context: int, truncate: bool = True
 ) -> tuple[float, ...]:
-    """As `llama3_factors`, the interpolation being linear in the number of the pair, between the pairs that rotate
-    `fast` and `slow` times in the trained context."""
+    """As `llama3_factors`, with an interpolation that is linear in the number of the pair, between the pairs that
+    rotate `fast` and `slow` times in the trained context."""
 
     def pair_of(turns: float) -> float:
         return pairs * math.log(trained_context / (turns * 2 * math.pi)) / math.log(base)

@@ -21,7 +21,7 @@ MAX_SECONDS = 10.0
 # Characters of a text, more than any context has; and elements of a list.
 MAX_SIZE = 4_000_000
 MAX_ITEMS = 200_000
-# Of all texts and lists that one rendering makes, one after the other or at once.
+# The total size of all texts and lists that one rendering makes, freed ones included.
 MAX_TOTAL = 400_000_000
 _MAX_NUMBER_BITS = 4096
 _REMEDY = "use another file of the model, or `tilewright generate`, which needs no template"

@@ -143,7 +143,7 @@ def tokenizer_of_folder(folder: Path) -> Tokenizer:
 
 
 class _LibraryTokenizer(Tokenizer):
-    """What tokenizer.json describes, encoded by the library itself."""
+    """The tokenizer of a tokenizer.json, run by the library that defines the format."""
 
     def __init__(self, made: Any, described: Any, settings: Mapping[str, Any], ends: Sequence[int]) -> None:
         vocabulary: dict[str, int] = made.get_vocab(with_added_tokens=True)
@@ -188,7 +188,7 @@ class _LibraryTokenizer(Tokenizer):
 
 
 def _ends_of(folder: Path) -> list[int]:
-    """What generation_config.json names as the ends of an answer, a number or a list."""
+    """The end tokens of generation_config.json, which are a number or a list."""
     found = read_json(folder, "generation_config.json").get("eos_token_id")
     return [token for token in (found if isinstance(found, list) else [found]) if isinstance(token, int)]
 

@@ -84,8 +84,7 @@ class TileChain:
 
     @property
     def shared_bytes(self) -> int:
-        """Where tiles are fetched there are two barriers, for full and for read, of each stage and of the tiles of
-        `once`."""
+        """With fetched tiles, each stage and the tiles of `once` have two barriers: one is full, one is read."""
         barriers = 0 if self.boxes is None else BARRIER_BYTES * (2 * self.stages + 2)
         return self.ring_end + barriers + ALIGNMENT
 

@@ -59,7 +59,7 @@ SIGNATURES: dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]] = {
     "cuGetErrorName": ("", (ctypes.c_char_p,), (_int,)),
     "cuGetErrorString": ("", (ctypes.c_char_p,), (_int,)),
 }
-# Those whose pointers come last.
+# Functions whose pointers to results are their last arguments.
 RESULTS_LAST = frozenset({"cuGetErrorName", "cuGetErrorString"})
 # Arguments that cuda-bindings takes as members of an enumeration: name -> (position, enumeration).
 ENUMERATIONS = {

@@ -80,8 +80,8 @@ def count_iterations(nodes: Iterable[UOp]) -> int:
 
 
 def interpret_kernel(sink: UOp, arrays: Mapping[int, Array]) -> dict[int, Array] | None:
-    """What each buffer that the kernel writes holds afterwards, by slot; None where the interpreter has no rule for it.
-    `arrays` are left as they are. An access outside of its buffer is an `OutOfBoundsError`."""
+    """The contents of each buffer after the kernel wrote it, by slot; None where the interpreter has no rule for the
+    kernel. `arrays` are not changed. An access outside of its buffer is an `OutOfBoundsError`."""
     order = toposort(sink)
     params = [node for node in order if node.op is Ops.PARAM]
     bindings = {node: arrays[node.arg.slot].copy() for node in params if node.arg.slot in arrays}
@@ -119,8 +119,8 @@ def compare_memory(
     dtype_of: Mapping[int, DType],
     masks: Mapping[int, Array],
 ) -> str:
-    """Where two runs of a kernel left something else, as words; empty where they did not. `masks` has one for each
-    buffer some of whose elements are not compared."""
+    """The first difference between the results of two runs of a kernel, as words; empty where there is none. `masks`
+    has a mask for each buffer some of whose elements are not compared."""
     for slot, right in want.items():
         if slot in got:
             found = find_difference(got[slot], right, dtype_of[slot], mask=masks.get(slot))

@@ -108,8 +108,8 @@ class ItemRunner:
         return ""
 
     def _spoil_written(self, item: Item) -> None:
-        """What an item writes is undefined while it reads: a kernel may store before it has loaded all. A buffer that
-        shares this memory with one that is read shows it."""
+        """Fills the memory that an item writes with other bytes: a kernel may store before it has loaded everything, so
+        a read of memory that shares these bytes gives wrong results."""
         read = {access.slot for access in item.reads}
         for access in item.writes:
             if access.slot not in read and self.plan.slots[access.slot].kind == "temp":
@@ -140,7 +140,7 @@ def overlap_of(plan: Schedule) -> str:
 
 
 def held_versions(state: Scheduling, contents: Mapping[int, Array], sizes: Mapping[str, int]) -> dict[UOp, Array]:
-    """What the memory of each stored node and input holds, flat, as the graph defines it."""
+    """The contents of the memory of each stored node and input, flat, as the graph defines them."""
     nodes = tuple(node for node in state.builder.versions if node.op not in (Ops.ASSIGN, Ops.CUSTOM_KERNEL, Ops.COPY))
     plain = fixed_graph(nodes, sizes)
     found = evaluate_all(plain, bindings_of(plain, contents))
@@ -148,7 +148,7 @@ def held_versions(state: Scheduling, contents: Mapping[int, Array], sizes: Mappi
 
 
 def known_loads(state: Scheduling, held: Mapping[UOp, Array]) -> list[dict[UOp, Array]]:
-    """What the PARAMs of each kernel hold while it is written, one kernel after the other."""
+    """The contents of the PARAMs of each kernel, in the order in which kernels are written."""
     nodes = {version: node for node, version in state.builder.versions.items()}
     found = []
     for parts in state.builder.loaded.values():
@@ -222,7 +222,7 @@ def _positions(item: Item, access: UOp) -> list[int]:
 
 
 def emulate_kernel(ast: UOp, arrays: Mapping[int, Array]) -> dict[int, Array]:
-    """What a kernel that the interpreter has no rules for writes, by the emulator, without opts."""
+    """The results of a kernel that the interpreter has no rules for, from the emulator, without opts."""
     kept = {slot: data.tobytes() for slot, data in arrays.items()}
     repro = Repro("kernel", ast, REFERENCE_DEVICE, inputs_of(ast, kept))
     slots = [param.slot for param in program_params(ast) if param.is_written and not param.holds_checks]

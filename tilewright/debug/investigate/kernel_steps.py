@@ -83,8 +83,8 @@ class Stepper:
 
 
 class Case(NamedTuple):
-    """What a kernel is checked on: the contents of its arguments, the values of its variables, what is right for them,
-    the dtype of each argument, and the elements that do not depend on the order of a sum."""
+    """A test case of a kernel: the contents of its arguments, the values of its variables, the expected results, the
+    dtype of each argument, and the elements that do not depend on the order of a sum."""
 
     arrays: Mapping[int, Array]
     values: Mapping[str, int]
@@ -93,7 +93,7 @@ class Case(NamedTuple):
     steady: Mapping[int, Array]
 
     def check(self, sink: UOp) -> tuple[dict[int, Array] | None, str]:
-        """What a kernel writes, None where that cannot be told, and how it differs from what is right."""
+        """The results of a kernel, None where they are not known, and how they differ from the expected ones."""
         try:
             written = interpret_kernel(fixed_graph([sink], self.values)[0], self.arrays)
         except OutOfBoundsError as error:

@@ -21,7 +21,8 @@ from tilewright.graph.text.repro import load_repro
 
 RUN_SECONDS = 40.0
 IN_PLACE_SECONDS = 90.0
-# What is tried alone and first: where one of these is at fault, every other switch only changes the circumstances.
+# The parts that are switched off first, one at a time: where one of these is at fault, every other switch only changes
+# the circumstances.
 FIRST = ("cache", "jit")
 OFF = {"jit": {"JIT": "0"}, "cache": {"CACHE": "0"}}
 

@@ -11,7 +11,7 @@ REPLAY_SECONDS = 300
 
 
 def summary(record: dict[str, Any]) -> str:
-    """What was asked, what was found, and how."""
+    """An investigation as markdown: the command, the findings and the experiments."""
     guilty = record.get("guilty")
     lines = [f"# Investigation {record['id']}: {' '.join(record['command'])}", ""]
     failure = record.get("failure") or {}

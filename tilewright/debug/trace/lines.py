@@ -140,7 +140,7 @@ class LineRecorder:
         return self._on_line
 
     def calls(self) -> tuple[Call, ...]:
-        """What was recorded, calls that did nothing but return included."""
+        """The recorded calls, including those that only return."""
         return tuple(_finished(root) for root in self.roots if root.lines)
 
     def notes(self) -> tuple[str, ...]:

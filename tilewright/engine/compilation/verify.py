@@ -90,7 +90,7 @@ def kernel_repro(
 
 
 def coordinates_of(ast: UOp, slot: int, position: int) -> str:
-    """Where the kernel as it was scheduled stores an element: the value of each of its loops, as words."""
+    """The iteration in which the scheduled kernel stores an element: the value of each of its loops, as words."""
     import numpy as np
 
     from tilewright.graph.interpreter.evaluate import evaluate

@@ -26,7 +26,7 @@ MAX_ELEMENTS = 1 << 25
 
 
 class Origin(NamedTuple):
-    """Where a value first was not finite."""
+    """The first node with a value that is not finite, and the coordinates of the element."""
 
     node: UOp
     coordinates: tuple[int, ...]

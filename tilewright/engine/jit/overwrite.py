@@ -92,7 +92,7 @@ def _referred_to(buffers: list[UOp]) -> list[UOp]:
 
 
 def _count_alone() -> int:
-    """What `getrefcount` gives in `_referred_to` for a node that only the list has."""
+    """The result of `getrefcount` in `_referred_to` for a node that only the list refers to."""
     buffers = [new_buffer(dtypes.uint8, 1, "")]
     (count,) = [getrefcount(node) for node in buffers]
     return count

@@ -33,7 +33,8 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "deepseek2": {"interleaved": True, "latent": True, "experts": {"group_best": 2}},
 }
 _SIGMOID = 2  # GGUF's number for experts that are scored by a sigmoid
-# Of Gemma 3: every n-th layer is global; the base of the others; the layers of the model with another query scale.
+# Gemma 3: every n-th layer is global; the base of the others; the number of layers of the model with another query
+# scale.
 _GEMMA_PATTERN = 6
 _GEMMA_LOCAL_BASE = 10000.0
 _GEMMA_LARGEST_LAYERS = 62

@@ -1,4 +1,4 @@
-"""What a file gives: the network, and what a tokenizer is made from. Every format ends here."""
+"""The record of a loaded file, of any format: the network, and the facts for its tokenizer."""
 
 from __future__ import annotations
 

@@ -94,8 +94,8 @@ def staged(memory: UOp, at: UOp, value: UOp) -> UOp:
 
 
 def rows_in_lanes(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callable[..., UOp]:
-    """As `one_token`, of one token and a format whose parts have one scale: the lanes of a vector are those of several
-    rows, whose scales are converted together."""
+    """As `one_token`, for a format whose parts have one scale: the lanes of a vector belong to several rows, whose
+    scales are converted together."""
 
     def kernel(out: UOp, weights: UOp, chosen: UOp | None, values: UOp, scales: UOp, sums: UOp) -> UOp:
         tokens, picks, rows = out.shape
@@ -137,8 +137,8 @@ def rows_in_lanes(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callabl
 
 
 def runs_in_lanes(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callable[..., UOp]:
-    """As `one_token`, of one token and a format whose parts have scales of their own: a vector holds the same run of 32
-    elements of several rows. The scales of all parts of these rows are converted as one vector, and the minima are
+    """As `one_token`, for a format whose parts have several scales: a vector holds the same run of 32 elements of
+    several rows. The scales of all parts of these rows are converted as one vector, and the minima are
     added in the lanes of their row."""
 
     def kernel(out: UOp, weights: UOp, chosen: UOp | None, values: UOp, scales: UOp, sums: UOp) -> UOp:

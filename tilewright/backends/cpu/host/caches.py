@@ -165,7 +165,7 @@ def _windows_caches() -> list[Cache]:
 
 
 def windows_caches(records: bytes) -> list[Cache]:
-    """Those of the first processor."""
+    """The caches of the first processor."""
     found = []
     for mask, relation, _, level, ways, line, nbytes, kind in _RECORD.iter_unpack(records):
         if relation == _RELATION_CACHE and kind != _INSTRUCTIONS and mask & 1:

@@ -28,7 +28,7 @@ _NAMES = {
     "pmaddwd": {4: "llvm.x86.sse2.pmadd.wd", 8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"},
     **{name: {4: f"llvm.aarch64.neon.{name}.v4i32.v16i8"} for name in ("sdot", "udot", "usdot")},
 }
-# Those that return the sum of products without adding it to an accumulator.
+# Instructions that return the sum of products without adding it to an accumulator.
 _ONLY_PRODUCTS = frozenset({"pmaddwd"})
 # The first coordinate of the accumulators of the corrections for an offset factor.
 _OFFSET = -1
@@ -106,7 +106,7 @@ class DotProducts:
     def _arrange(
         self, acc: UOp, factors: tuple[UOp, UOp], group: Group, dots: list[DotFit], members: frozenset[UOp]
     ) -> Dot:
-        """Of two factors that can be offset, the larger one is: the correction is computed from the other."""
+        """Where both factors can be offset, the larger one is: the correction is computed from the other."""
 
         def corrections(fit: DotFit) -> int:
             return 0 if fit.offset is None else len(self.facts.all_coordinates(factors[1 - fit.offset]))
@@ -159,7 +159,7 @@ class DotProducts:
         ]
 
     def _offset_coordinates(self, dot: Dot, coordinates: Coordinates) -> Coordinates:
-        """What the offset adds is the same along every axis that the other factor does not have."""
+        """The coordinates of a correction: it is the same along every axis that the other factor does not have."""
         assert dot.offset is not None
         facts, other = self.facts, dot.factors[1 - dot.offset]
         kept = (at if axis in facts.axes(other) else 0 for axis, at in zip(facts.outer_axes(dot.acc), coordinates))

@@ -38,7 +38,7 @@ class GroupedValues:
         self.facts = memory.facts
         self.emitter = memory.emitter
         self.made: dict[UOp, dict[Coordinates, Element]] = {}
-        # Of loads whose lanes are at a stride: the words that they read, and the loaded vectors.
+        # For loads whose lanes have a stride: the words that they read, and the loaded vectors.
         self._known_words: dict[tuple[UOp, Group], Words | None] = {}
         self._words: dict[UOp, dict[int, str]] = {}
 

@@ -58,7 +58,7 @@ class Process:
             return
 
     def receive(self) -> tuple[str, Any]:
-        """What became of the last request: done, wrong or failed as the worker says, else hung or crashed."""
+        """The outcome of the last request: done, wrong or failed as the worker reports, else hung or crashed."""
         try:
             if self.connection.poll(max(0.0, self.deadline - time.monotonic())):
                 answer: tuple[str, Any] = self.connection.recv()

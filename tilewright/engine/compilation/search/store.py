@@ -84,7 +84,7 @@ def write_search(sink: UOp, target: Target, search: Search) -> None:
 
 
 def _checksum(record: dict[str, Any]) -> str:
-    """Of the values, not of the text: a reformatted file has the same digest."""
+    """A digest of the values: a reformatted file has the same one."""
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
