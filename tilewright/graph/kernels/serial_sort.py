@@ -95,7 +95,7 @@ class RowSort:
         totals = totals[first].set(0, end=first)
         value = loops.over(_VALUES)
         total, count = totals.after(value), counts.after(value)
-        effects = []
+        effects: list[UOp] = []
         for digit in range(digits):
             place, before = count[digit * _VALUES + value], total[digit].load()
             effects += place.store(before), total[digit].store(before + place.load())
