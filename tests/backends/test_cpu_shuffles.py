@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 from tests.kernel.kernels import add, kernel_of, leaf
+from tilewright import Tensor, Variable
 from tilewright.backends.cpu.code import llvm
 from tilewright.backends.cpu.device import cpu_target
 from tilewright.backends.cpu.rendering.renderer import render
 from tilewright.backends.cpu.rendering.shuffles import MAX_STRIDE, across, load_strided, transpose
 from tilewright.base.target import Target
 from tilewright.codegen.pipeline import lower
+from tilewright.debug import explain
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp, const
@@ -220,3 +222,11 @@ def test_where_no_vector_has_a_mask_whole_ones_need_none(masked_itemsizes: tuple
     expected = -np.pad(source.reshape(8, columns), ((0, 0), (3, 2))).ravel()
     np.testing.assert_array_equal(memory[: len(expected)], expected)
     assert (memory[len(expected) :] == 7).all()
+
+
+def test_memory_of_a_size_that_is_an_argument_is_not_read_past_its_end() -> None:
+    """The kernel of all sizes knows the greatest one; the memory of a small tensor ends before."""
+    length = Variable("length", 1, 4096).bind(17)
+    x = Tensor(np.arange(4096, dtype=np.float32), device="CPU").realize()
+    shown = explain(x[:length] * 2)
+    assert not any("icmp ule" in kernel.source for kernel in shown.kernels)

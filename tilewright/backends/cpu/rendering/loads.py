@@ -142,7 +142,9 @@ class Loads(Addresses):
         whole = None if has_masks else is_whole(self.values, index.src[2], at, axis)
         if whole is None:
             return self.emitter.here(load.masked())
-        return self.emitter.here(load.emit(self.values, whole, is_inside(self.values, index, at, axis, stride)))
+        # Where sizes are launch arguments, memory may end before the size that the kernel knows.
+        inside = None if self.program.variables else is_inside(self.values, index, at, axis, stride)
+        return self.emitter.here(load.emit(self.values, whole, inside))
 
     def load_contiguous(self, index: UOp, at: dict[UOp, int], count: int) -> Element:
         """`count` contiguous elements from one on, along any axes; one bit masks them all."""
