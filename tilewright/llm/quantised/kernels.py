@@ -30,11 +30,12 @@ from tilewright.llm.quantised.layouts import Bytes, Layout
 
 class Tile(NamedTuple):
     """How a product is cut: rows of weights at a time, tokens at a time, and the lanes that tokens or several rows
-    fill."""
+    fill. `width` are the most lanes of a vector along a row: a longer part is added up in several steps."""
 
     rows: int
     tokens: int
     lanes: int = 1
+    width: int = 16
 
 
 def add_up(value: UOp, *ranges: UOp) -> UOp:
@@ -65,15 +66,17 @@ def one_token(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callable[..
         block = UOp.range(values.shape[2] // (layout.parts * layout.length), 3, AxisType.REDUCE)
         kind = AxisType.UPCAST if layout.scales > 1 and tile.tokens == 1 else AxisType.UNROLL
         part = UOp.range(layout.parts, 4, kind)
-        lane = UOp.range(layout.length // TERMS, 5, AxisType.UPCAST)
+        width = min(tile.width, layout.length // TERMS)
+        step = UOp.range(layout.length // TERMS // width, 9, AxisType.UNROLL)
+        lane = UOp.range(width, 5, AxisType.UPCAST)
         term = UOp.range(TERMS, 6, AxisType.UNROLL)
         expert = chosen[token, pick].load().cast(dtypes.index) if chosen is not None else 0
         data = bytes_at(weights, nbytes, block, expert, row)
         number = block * layout.parts + part
-        element = lane * TERMS + term
+        element = (step * width + lane) * TERMS + term
         field = layout.field(data, part, element)
         activation = values[token, source, number * layout.length + element].load()
-        summed = (term,) if layout.scales > 1 else (part, term)
+        summed = (step, term) if layout.scales > 1 else (part, step, term)
         dot = add_up(field.cast(dtypes.int32) * activation.cast(dtypes.int32), *summed).cast(dtypes.float32)
         first = block * layout.scales + (part if layout.scales > 1 else 0)
         scale = layout.scale(data, part) * scales[token, source, first].load()

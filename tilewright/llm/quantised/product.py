@@ -164,7 +164,7 @@ def row_tile(layout: Layout, device: Devices, rows: int, tokens: int) -> Tile:
     together = lanes * TERMS // (layout.length if layout.scales == 1 else RUN)
     if tokens == 1 and layout.is_packed and together > 1 and rows % together == 0:
         return Tile(together, 1, lanes)
-    return Tile(rows_at_once(layout, rows, tokens), tokens)
+    return Tile(rows_at_once(layout, rows, tokens), tokens, width=lanes)
 
 
 def row_kernel(kind: BlockType, tile: Tile, name: str) -> Callable[..., UOp]:
