@@ -5,8 +5,8 @@ masks. Out: the same kernel, in which the loads of such a loop need no mask.
     after:  for k in 6553: acc += a[k*4 + u]
             acc += a[26212 + u] where u < 2
 
-Only the last iteration of a loop over a padded axis reaches past its end. A processor with masked vector loads takes
-all iterations alike; others branch on whether a vector is whole, once for each load."""
+Only the last iteration of a loop over a padded axis reaches past its end. A processor with masked vector loads needs no
+such difference; others would branch on whether a vector is whole, once for each load."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.codegen.linearise import is_loop
 from tilewright.graph.ops import Ops
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, index_const
-from tilewright.graph.walk import map_graph, substitute, toposort
+from tilewright.graph.walk import map_graph, size_of, substitute, toposort
 
 # Loops of fewer iterations are not worth a second copy of their body.
 MIN_ITERATIONS = 4
@@ -41,26 +41,22 @@ def peel_reductions(sink: UOp, target: Target) -> UOp:
         axis = next((each for each in node.src[1:] if each in loops), None) if node.op is Ops.REDUCE else None
         if axis is None:
             return node.with_src(src)
-        shorter = axis.replace(src=(index_const(count_of(axis) - 1),))
+        shorter = axis.replace(src=(index_const(size_of(axis) - 1),))
         others = tuple(each for each in src[1:] if each is not axis)
         first = node.with_src((simplify(substitute(src[0], {axis: shorter})), shorter, *others))
-        last = simplify(substitute(src[0], {axis: index_const(count_of(axis) - 1)}))
+        last = simplify(substitute(src[0], {axis: index_const(size_of(axis) - 1)}))
         return UOp(node.arg, node.dtype, (first, node.with_src((last, *others)) if others else last))
 
     return map_graph(sink, visit, nodes)
 
 
 def is_peeled(axis: UOp) -> bool:
-    return axis.src[0].is_const and count_of(axis) >= MIN_ITERATIONS
-
-
-def count_of(axis: UOp) -> int:
-    return int(axis.src[0].arg)
+    return axis.src[0].is_const and size_of(axis) >= MIN_ITERATIONS
 
 
 def is_last_masked(index: UOp, axis: UOp) -> bool:
-    """Whether a mask depends on the loop, and no longer does without the last iteration."""
+    """Whether a mask depends on the loop in its last iteration alone."""
     if len(index.src) < 3 or axis not in index.src[2].ranges:
         return False
-    shorter = axis.replace(src=(index_const(count_of(axis) - 1),))
+    shorter = axis.replace(src=(index_const(size_of(axis) - 1),))
     return shorter not in simplify(substitute(index.src[2], {axis: shorter})).ranges

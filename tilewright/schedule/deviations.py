@@ -1,11 +1,11 @@
 """Sums of squared distances from a mean in one pass. In: the graph for a device with work-groups. Out: each large sum
-of squares of `values - mean of values` as one in parts that a core's cache holds, each about its own mean.
+of squares of `values - mean of values` divided into parts that fit in a core's cache, each about its own mean.
 
     sum((w - m)**2) = sum over parts p of: sum((w - m_p)**2) + count_p * (m_p - m)**2
 
-A kernel sums a part, then the squares about the part's mean m_p: the values come from memory once, where squares about
-the mean of all would wait for all values, and read them again. Distances from a part's mean are no larger than those
-from the common one, so neither is the rounding error."""
+A kernel sums a part, then the squares about the part's mean m_p, so it reads the values from memory once. Squares about
+the common mean m would wait for all values, and read them again. Distances from a part's mean are no larger than those
+from the common mean, so neither is the rounding error."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Deviation(NamedTuple):
 
 
 class Deviations:
-    """The sums of a graph that are taken in parts, as they were before."""
+    """The nodes of a graph whose sums are computed in parts."""
 
     def __init__(self, order: Sequence[UOp], target: Target) -> None:
         is_wanted = options.SPLIT_REDUCE and target.warp_size > 1
@@ -50,7 +50,7 @@ class Deviations:
         self.squares = frozenset(match.squares for match in taken)
 
     def split(self, node: UOp, made: UOp) -> UOp | None:
-        """A sum in parts; None of any other node. `made` is the node with its new sources."""
+        """The sum in parts; None for any other node. `made` is the node with its new sources."""
         if node in self.totals:
             parts = Parts(made.src[0], made.arg[1])
             return build.reshape(parts.summed(parts.totals), made.shape)
@@ -76,8 +76,8 @@ def match_deviation(node: UOp) -> Deviation | None:
 
 
 def is_taken_in_parts(match: Deviation, is_read_again: bool, target: Target) -> bool:
-    """Whether large sums go over the last axes, along memory. One kernel that takes the sums of many rows, and then
-    what the distances are read for again, has them in the last-level cache, where that holds a row for each core."""
+    """Whether large sums are over the last axes, along memory. Not where the distances of many rows are read again and
+    the last-level cache holds a row for each core: one kernel then reads the values from that cache."""
     values, axes = match.distance.src[0], match.squares.arg[1]
     shape, first = values.shape, min(axes)
     if fast_axis(values) != len(shape) - 1:
@@ -98,8 +98,8 @@ def _flat(values: UOp, axes: tuple[int, ...]) -> UOp | None:
 
 @functools.lru_cache(256)
 def part_length(size: int) -> int:
-    """A divisor of the size, one whose parts begin at whole vectors where there is one; else a length that leaves the
-    last part shorter."""
+    """A divisor of the size, if possible one whose parts begin at whole vectors; else a length with which the last part
+    is shorter."""
     lengths = [length for length in range(MIN_PART, MAX_PART + 1) if size % length == 0]
     return max(lengths, key=lambda length: (length % LANES == 0, length), default=MAX_PART // 2)
 
@@ -109,7 +109,7 @@ class Parts:
 
     def __init__(self, values: UOp, axes: tuple[int, ...]) -> None:
         flat = _flat(values, axes)
-        assert flat is not None  # as `is_taken_in_parts` says
+        assert flat is not None  # checked by `is_taken_in_parts`
         *outer, self.size = flat.shape
         self.length = part_length(self.size)
         self.count = -(-self.size // self.length)
@@ -135,7 +135,7 @@ class Parts:
             is_last = number.eq(self.count - 1)
             is_outside = is_last & (index < self.size - (self.count - 1) * self.length).logical_not()
             squares = build.where(is_outside, build.const(squares.dtype, 0), squares)
-        # Stored: they would wait for the mean of all, and the values would be read again.
+        # Stored: fused, they would wait for the common mean, and the values would be read again.
         own = build.contiguous(build.reduce_axis(Ops.ADD, squares, (self.axis + 1,)))
         common = build.expand(build.reshape(mean, (*self.outer, 1, 1)), means.shape)
         away = build.alu(Ops.SUB, means, common)

@@ -22,13 +22,14 @@ from tilewright.graph.kernels.nodes import (
     call,
     end,
     load,
+    local_memory,
     loop,
     param,
     place,
     ranges,
     store,
 )
-from tilewright.graph.ops import AxisType, Ops, ParamArg
+from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.spec import Shape, element_count
 from tilewright.graph.uop import UOp, const
@@ -134,8 +135,7 @@ def local_sum_kernel(is_spread: bool, shape: Shape, count: int, dtype: DType, pl
     thread = loop(threads, 3, AxisType.LOCAL)
     around = ranges(slab, block, part)
     cells = plan.slabs * own_outputs * plan.columns
-    greatest = UOp(Ops.DEFINE_LOCAL, MAGNITUDE, (), ParamArg(0, cells))
-    totals = UOp(Ops.DEFINE_LOCAL, TOTAL, (), ParamArg(1, cells))
+    greatest, totals = local_memory(0, MAGNITUDE, cells), local_memory(1, TOTAL, cells)
     started = around and (barrier(0, *around),)
 
     def each(elements: int, number: int, most: int = TOGETHER) -> tuple[UOp, UOp, tuple[UOp, ...]]:

@@ -47,6 +47,10 @@ def param(slot: int, dtype: DType, size: int) -> UOp:
     return UOp(Ops.PARAM, dtype, (), ParamArg(slot, size))
 
 
+def local_memory(slot: int, dtype: DType, size: int) -> UOp:
+    return UOp(Ops.DEFINE_LOCAL, dtype, (), ParamArg(slot, size))
+
+
 def after(version: UOp, *earlier: UOp) -> UOp:
     """A version of memory: after effects, or in each iteration of loops."""
     kept = tuple(each for each in earlier if each.op is not Ops.CONST)

@@ -21,6 +21,7 @@ from tilewright.graph.kernels.nodes import (
     call,
     end,
     load,
+    local_memory,
     loop,
     param,
     place,
@@ -29,7 +30,7 @@ from tilewright.graph.kernels.nodes import (
     store,
 )
 from tilewright.graph.kernels.scanning import SIDE, longest_row, running_sums, sum_of_threads_before
-from tilewright.graph.kernels.sorting import ROW, local_memory, merge_clocks, merge_sorted
+from tilewright.graph.kernels.sorting import ROW, merge_clocks, merge_sorted
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.spec import Shape
@@ -66,7 +67,7 @@ def sorted_rows(keys: UOp, target: Target, bits: int | None = None) -> tuple[UOp
 
 
 def is_by_digits(shape: Shape, dtype: DType, bits: int, target: Target) -> bool:
-    """Whether a radix sort takes less time than merging blocks: that of long rows whose keys have few bits."""
+    """Whether a radix sort takes less time than merging blocks, as for long rows whose keys have few bits."""
     digits = -(-max(1, bits) // MAX_WIDTH)
     placed = max(_DIGIT_CLOCKS, _LAUNCHES_CLOCKS + _PLACE_CLOCKS * shape[0] * shape[1] / target.cores)
     return digits * placed < merge_clocks(shape, dtype, target)

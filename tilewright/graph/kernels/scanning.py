@@ -19,12 +19,13 @@ from tilewright.graph.kernels.nodes import (
     call,
     end,
     load,
+    local_memory,
     loop,
     param,
     register,
     store,
 )
-from tilewright.graph.ops import AxisType, Ops, ParamArg, reduce_identity
+from tilewright.graph.ops import AxisType, Ops, reduce_identity
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, const, index_const
@@ -45,7 +46,8 @@ def longest_row(dtype: DType, local_bytes: int, max_threads: int) -> int:
 
 
 def running_sums(rows: UOp, longest: int, wide: DType | None = None, dtype: DType | None = None) -> UOp:
-    """y[r, i] = x[r, 0] + ... + x[r, i], accumulated in `wide` and stored as `dtype` (those of the rows where None)."""
+    """y[r, i] = x[r, 0] + ... + x[r, i], accumulated in `wide` and stored as `dtype`; by default both are that of the
+    rows."""
     wide, dtype = wide or rows.dtype, dtype or rows.dtype
     sums = scanned_rows(rows, Ops.ADD, longest, wide, dtype)
     return sums.replace(arg=sums.arg._replace(gradient=ScanGradient(longest, wide, rows.dtype)))
@@ -61,7 +63,7 @@ def scanned_rows(rows: UOp, op: Op, longest: int, wide: DType, dtype: DType) -> 
     if size <= block or (size <= longest and count >= MANY_ROWS):
         block = size
     else:
-        # Gradients do not pass through the totals: that of the rows has all of them (ScanGradient).
+        # No gradient passes through the totals: ScanGradient is the whole gradient of the rows.
         totals = _totals_of_blocks(build.cast(marks.detach(given), wide), op, block)
         inputs = (given, build.contiguous(scanned_rows(build.contiguous(totals), op, longest, wide, wide)))
     kernel = scan_kernel(op, (rows.dtype, wide, dtype), rows.shape, block)
@@ -138,9 +140,6 @@ def scan_kernel(op: Op, dtypes_: tuple[DType, DType, DType], shape: tuple[int, i
     out, x = param(0, result_dtype, count * size), param(1, given, count * size)
     start, first = number // blocks * size + number % blocks * block, number % blocks * block
 
-    def local(slot: int, length: int) -> UOp:
-        return UOp(Ops.DEFINE_LOCAL, dtype, (), ParamArg(slot, length))
-
     def element(index: UOp) -> UOp:
         return index // OWN * (OWN + 1) + index % OWN
 
@@ -148,7 +147,8 @@ def scan_kernel(op: Op, dtypes_: tuple[DType, DType, DType], shape: tuple[int, i
         return (index < block) & (first + index < size) if blocks > 1 else index < size
 
     started = (barrier(0, number),) if number.op is Ops.RANGE else ()
-    held, totals, sums, ends = local(0, threads * (OWN + 1)), local(1, threads), local(2, teams), local(3, threads)
+    sizes = (threads * (OWN + 1), threads, teams, threads)
+    held, totals, sums, ends = (local_memory(slot, dtype, length) for slot, length in enumerate(sizes))
     copied = loop(OWN, 2)
     index = copied * threads + thread
     value = load(x, start + index, is_inside(index)).cast(dtype)

@@ -21,12 +21,13 @@ from tilewright.graph.kernels.nodes import (
     barrier,
     end,
     load,
+    local_memory,
     loop,
     param,
     ranges,
     store,
 )
-from tilewright.graph.ops import AxisType, Ops, ParamArg
+from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp, const
 
@@ -41,8 +42,8 @@ Record = tuple[UOp, ...]
 
 class Words(NamedTuple):
     """How an element is held in local memory: as one word, the key in the upper bits and the position in the lower
-    ones; or, where `word` is None, as a key and a position. A record is the same in registers, but that a word of 64
-    bits is two halves: a compiler would turn a select of whole words by their order into two comparisons of them."""
+    ones; or, where `word` is None, as a key and a position. A `Record` is the element in registers, where a word of 64
+    bits is two halves: compilers turn the select of the smaller of two whole words into two comparisons."""
 
     key: DType
     word: DType | None
@@ -65,10 +66,10 @@ class Words(NamedTuple):
         return 1 << ((HELD_BYTES // self.element_bytes).bit_length() - 1)
 
     def local_bytes(self, block: int) -> int:
-        """Of a block, with an element of padding for each thread's elements."""
+        """The bytes of a block, with an element of padding after the elements of each thread."""
         return (block + -(-block // self.held)) * self.element_bytes
 
-    # ------------------------------------------------------------ keys and positions, and what is in memory
+    # ------------------------------------------------------------ elements in memory
 
     def stored(self, key: UOp, place: UOp) -> Record:
         if self.word is None:
@@ -77,7 +78,7 @@ class Words(NamedTuple):
         return ((bits.cast(self.word) << self.place_bits) | place.cast(self.word),)
 
     def last(self) -> Record:
-        """What is stored behind all that exists."""
+        """The element that fills a block: it is sorted after all others."""
         if self.word is None:
             return const(self.key, self.key.max), const(_PLACE, _PLACE.max)
         return (const(self.word, self.word.max),)
@@ -91,7 +92,7 @@ class Words(NamedTuple):
     def place_of(self, stored: Record) -> UOp:
         return stored[1] if self.word is None else (stored[0] & ((1 << self.place_bits) - 1)).cast(_PLACE)
 
-    # ------------------------------------------------------------ what is in registers
+    # ------------------------------------------------------------ elements in registers
 
     def record(self, stored: Record) -> Record:
         if self.word is not dtypes.uint64:
@@ -129,8 +130,8 @@ def largest_block(key: DType, wanted: int, target: Target) -> int:
 
 
 def merge_halves(words: Words, records: list[Record], span: int, is_mirrored: bool) -> None:
-    """The steps of one stage on parts of `span` records: the first one, where it is mirrored, with the mirror image in
-    the part; all others with the record a power of two behind."""
+    """The steps of one stage on parts of `span` records. In the first step, where it is mirrored, the partner of a
+    record is its mirror image in the part; in the others, the record a power of two after it."""
     distance = span // 2
     while distance:
         for low in range(len(records)):
@@ -187,8 +188,8 @@ def block_kernel(words: Words, rows: int, size: int, block: int, threads: int, t
 
 
 class _BlockSort:
-    """The network of a work-group. Behind the elements that a thread holds comes one of padding: threads that access
-    what they hold, at any distance, are in different banks."""
+    """The network of a work-group. An element of padding follows the elements of each thread, so that threads access
+    different banks, at any distance between partners."""
 
     def __init__(self, words: Words, block: int, threads: int, together: int) -> None:
         self.words, self.block, self.threads, self.together = words, block, threads, together
@@ -197,27 +198,26 @@ class _BlockSort:
         self.team, self.thread = loop(together, 2, AxisType.LOCAL), loop(threads, 3, AxisType.LOCAL)
         self.threads_axes = (self.team, self.thread)
         cells = together * self.cell(block)
-        self.memory = [UOp(Ops.DEFINE_LOCAL, each, (), ParamArg(slot, cells)) for slot, each in enumerate(words.parts)]
+        self.memory = [local_memory(slot, each, cells) for slot, each in enumerate(words.parts)]
 
     def cell(self, element: Any) -> Any:
         return element + element // self.held
 
     def copied(self, number: int) -> tuple[UOp, UOp, UOp, UOp]:
-        """An element that a thread copies, where adjacent threads have adjacent ones: the loop over them, the cell, the
-        row, and the index in the block. A tile axis: a loop could become work-groups, which would each sort the
-        block."""
+        """An element that a thread copies; adjacent threads copy adjacent elements. Out: the axis over a thread's
+        elements, and the cell, the row and the index in the block. It is a tile axis: a loop could become a grid axis,
+        and each work-group would sort the block again."""
         step = loop(self.block // self.threads, number, AxisType.UPCAST)
         element = (step * self.together + self.team) * self.threads + self.thread
         return step, self.cell(element), element // self.block, element % self.block
 
     def sorted_memory(self, met: UOp) -> list[UOp]:
-        """
-        sort the elements that each thread holds
-        for stage: a pass with mirror images; for pass: the steps that are left
+        """Sorts the elements of each thread, then merges: for each stage a pass with mirror images, and passes for the
+        steps that are left.
 
         Merging two sorted parts of a block takes log2 of their length steps, the first of them with mirror images. A
         pass does as many steps as have partners among the elements of a thread. The last pass may repeat steps of the
-        one before, which finds these elements in order."""
+        one before, which change nothing."""
         turn, number = self._units(5)
         first = self.team * self.cell(self.block) + number * (self.held + 1)
         done = self._pass(
@@ -247,13 +247,13 @@ class _BlockSort:
         return [after(each, met) for each in self.memory]
 
     def _units(self, number: int) -> tuple[UOp, UOp]:
-        """The loop over what a thread holds at a time, and the number of that in the block."""
+        """The loop over the parts of a block that a thread holds one at a time, and the number of the part."""
         turn = loop(self.block // self.held // self.threads, number)
         return turn, turn * self.threads + self.thread
 
     def _cells(self, number: UOp, shift: UOp, is_mirrored: bool) -> list[UOp]:
-        """The cells of what a thread holds: elements that are 2 ** shift apart. Where these are to be merged with
-        mirror images, the second half of them are the images of the first."""
+        """The cells of the elements that a thread holds, which are 2 ** shift apart. Where they are merged with mirror
+        images, the second half are the images of the first."""
         place = number.cast(_PLACE)
         distance = place.const_like(1) << shift
         low = place & (distance - 1)

@@ -24,6 +24,7 @@ from tilewright.graph.kernels.nodes import (
     call,
     end,
     load,
+    local_memory,
     loop,
     param,
     ranges,
@@ -31,7 +32,7 @@ from tilewright.graph.kernels.nodes import (
     store,
 )
 from tilewright.graph.kernels.sort_block import Words, block_kernel, largest_block, words_of
-from tilewright.graph.ops import AxisType, Ops, ParamArg
+from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp, index_const
@@ -41,8 +42,8 @@ FEW_THREADS = 128
 # With fewer blocks than this, blocks are smaller than local memory allows, down to a minimum.
 MANY_BLOCKS = 256
 MIN_SHARED_BLOCK = 2048
-# Clocks of a core for a step of the network, for each byte that an element is held in; for an element that is merged;
-# of a level of merging, whose work-groups bisect one load after the other; and of a launch. Measured on an H200.
+# Clocks of a core for a step of the network, per byte of an element; for merging an element; for a level of merging,
+# whose bisections wait for one load after the other; and for a launch. Measured on an H200.
 _STEP_CLOCKS = 0.010
 _MERGE_CLOCKS = 1.6
 _LEVEL_CLOCKS = 9000.0
@@ -56,7 +57,7 @@ _PLACE = dtypes.int32
 
 
 class BlockPlan(NamedTuple):
-    """The blocks that rows are sorted in: how elements are held, the elements of a block, and the blocks of a row."""
+    """The blocks in which rows are sorted: the format of elements, the elements of a block, and the blocks of a row."""
 
     words: Words
     block: int
@@ -64,7 +65,7 @@ class BlockPlan(NamedTuple):
 
     @property
     def levels(self) -> int:
-        """How often pairs of blocks are merged."""
+        """The number of rounds in which pairs of blocks are merged."""
         return (self.blocks - 1).bit_length()
 
 
@@ -213,7 +214,8 @@ def merge_kernel(dtype: DType, shape: Shape, size: int, threads: int, taken: int
 
 
 class _Search(NamedTuple):
-    """The least number in low..high from which on `goes_on` of it, and of whether there is one, is false."""
+    """A search for the least number in low..high for which `goes_on` is false. Its second argument is whether the
+    search is still open: where it is not, nothing is loaded."""
 
     low: UOp
     high: UOp
@@ -221,7 +223,7 @@ class _Search(NamedTuple):
 
 
 def _bisected(searches: list[_Search], turn: UOp, slot: int, loops: tuple[UOp, ...]) -> list[UOp]:
-    """What each of several searches finds, which take their turns together, in registers from `slot` on."""
+    """The results of several searches by bisection, in one loop `turn`, with registers from `slot` on."""
     zero, effects, found = index_const(0), [], []
     for number, search in enumerate(searches):
         low, high = (register(slot + 2 * number + k, end_, *loops) for k, end_ in enumerate(search[:2]))
@@ -234,7 +236,3 @@ def _bisected(searches: list[_Search], turn: UOp, slot: int, loops: tuple[UOp, .
         found.append(low)
     done = end(*effects, loops=(turn,))
     return [load(after(low, done), zero) for low in found]
-
-
-def local_memory(slot: int, dtype: DType, size: int) -> UOp:
-    return UOp(Ops.DEFINE_LOCAL, dtype, (), ParamArg(slot, size))

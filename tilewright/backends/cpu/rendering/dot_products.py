@@ -35,7 +35,7 @@ _OFFSET = -1
 
 
 def _lanes_at_once(name: str, lanes: int) -> int:
-    """The lanes that an instruction takes of as many: all, or a half of them, a fourth, ...; 0 where none fits."""
+    """The lanes of the widest instruction for this many: all of them, a half, a fourth, ...; 0 where none fits."""
     widths = _NAMES.get(name, {})
     while lanes not in widths and lanes % 2 == 0 and lanes:
         lanes //= 2

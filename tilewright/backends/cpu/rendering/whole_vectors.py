@@ -73,7 +73,7 @@ def _scalar(values: Values, position: Affine, at: dict[UOp, int], axis: UOp, kin
 
 
 def is_inside(values: Values, index: UOp, at: dict[UOp, int], axis: UOp, stride: int) -> str | None:
-    """Whether the elements of all lanes lie in the memory, so that loads may read those that are masked off."""
+    """Whether the elements of all lanes are in the memory, so that loads may read those that are masked off."""
     last = memory_of(index).arg.size - 1 - abs(stride) * (size_of(axis) - 1)
     lane, kind = size_of(axis) - 1 if stride < 0 else 0, scalar_type(index.src[1].dtype)
     first = _scalar(values, affine(index.src[1]), {**at, axis: lane}, axis, kind)
@@ -87,7 +87,7 @@ def branch(values: Values, condition: str, whole: Callable[[], Any], partial: Ca
     made: list[Any] = []
     for name, emit in (("whole", whole), ("partial", partial)):
         emitter.begin_block(f"{label}.{name}")
-        # What one block defines is not defined in the other, nor behind them.
+        # A name that one block defines is not defined in the other, nor after both.
         reused = dict(emitter.reused)
         made += emit(), f"%{emitter.label}"
         emitter.reused = reused
@@ -97,8 +97,8 @@ def branch(values: Values, condition: str, whole: Callable[[], Any], partial: Ca
 
 
 class PartialLoad(NamedTuple):
-    """A masked load of a processor that has none. `plain` emits it without the mask, `masked` lane by lane, which is
-    left to vectors across the end of the buffer. `mask` is the mask with its type."""
+    """A masked load for a processor without them. `plain` emits it without the mask; `masked` emits it lane by lane,
+    and is used only for vectors that cross the end of the buffer. `mask` is the mask with its type."""
 
     kind: str
     mask: str
