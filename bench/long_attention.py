@@ -1,10 +1,12 @@
-"""Long attention on the CPU beside torch eager: time of the forward pass and with all gradients, and memory.
+"""Long attention beside torch eager on the CPU: time of the forward pass and with all gradients, and memory.
 
     TILEWRIGHT_THREADS=1 OMP_NUM_THREADS=1 python -m bench.long_attention [--rows PART,PART] [--seconds 2]
+        [--device OPENCL] [--symbolic]
 
 In: torch. Out: a line for each shape, batch x heads x time x features: milliseconds of both by the CPU time of the
-process, in turns, torch's time over ours, the error beside torch in float64, and by how much each grew the process at
-its peak, which a row shows only where it is larger than those before it.
+process, in turns, torch's time over ours, the error beside torch in float64, the peak of our buffers besides operands
+and results (`GlobalCounters`), and by how much each grew the process at its peak, which a row shows only where it is
+larger than those before it. With `--symbolic` the time is a variable.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright import Tensor, jit
+from tilewright import Device, GlobalCounters, Tensor, Variable, jit
 
 ROWS = (
     ((1, 4, 1024, 64), False),
@@ -36,8 +38,30 @@ def peak() -> int:
         return int(file.read().split("VmHWM:")[1].split()[0]) // 1000
 
 
-def ours(is_causal: bool, gradients: bool) -> Callable[..., list[Tensor]]:
+class Peak:
+    """The most bytes of buffers at a time, beyond those at the start."""
+
+    def __init__(self) -> None:
+        self.start = self.most = GlobalCounters.mem_used
+        self._add = GlobalCounters.add_memory
+
+    def __enter__(self) -> Peak:
+        setattr(GlobalCounters, "add_memory", self._note)  # noqa: B010 (mypy refuses to assign to a method)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        delattr(GlobalCounters, "add_memory")
+
+    def _note(self, delta: int, device: str) -> None:
+        self._add(delta, device)
+        self.most = max(self.most, GlobalCounters.mem_used)
+
+
+def ours(is_causal: bool, gradients: bool, is_symbolic: bool) -> Callable[..., list[Tensor]]:
     def call(query: Tensor, key: Tensor, value: Tensor, slope: Tensor) -> list[Tensor]:
+        if is_symbolic:
+            size = Variable("n", 1, query.shape[2]).bind(query.shape[2])
+            query, key, value, slope = (each[:, :, :size] for each in (query, key, value, slope))
         found = query.scaled_dot_product_attention(key, value, is_causal=is_causal)
         results = list(found.gradient(query, key, value, gradient=slope)) if gradients else [found]
         results[0].realize(*results[1:])
@@ -55,12 +79,15 @@ def theirs(is_causal: bool, gradients: bool, torch: Any) -> Callable[..., list[A
     return call
 
 
-def measure(shape: tuple[int, ...], is_causal: bool, gradients: bool, seconds: float, torch: Any) -> None:
+def measure(shape: tuple[int, ...], is_causal: bool, gradients: bool, chosen: argparse.Namespace, torch: Any) -> None:
     generator = np.random.default_rng(1)
     arrays = [generator.standard_normal(shape).astype(np.float32) for _ in range(4)]
-    tensors, others = [Tensor(each).realize() for each in arrays], [torch.from_numpy(each) for each in arrays]
-    mine, other = ours(is_causal, gradients), theirs(is_causal, gradients, torch)
+    tensors = [Tensor(each, device=chosen.device).realize() for each in arrays]
+    others = [torch.from_numpy(each) for each in arrays]
+    mine, other = ours(is_causal, gradients, chosen.symbolic), theirs(is_causal, gradients, torch)
     levels = [peak()]
+    with Peak() as buffers:
+        held = sum(each.nbytes() for each in mine(*tensors))
     for call, given in ((mine, tensors), (other, others)):
         found: list[Any] = [call(*given) for _ in range(3)][-1]
         levels.append(peak())
@@ -70,15 +97,17 @@ def measure(shape: tuple[int, ...], is_causal: bool, gradients: bool, seconds: f
         found = mine(*tensors)
         error = f"{max(float(np.abs(a.numpy() - b.detach().numpy()).max()) for a, b in zip(found, wanted)):.1e}"
     times: tuple[list[float], list[float]] = ([], [])
-    end = time.perf_counter() + seconds
+    end = time.perf_counter() + chosen.seconds
     while time.perf_counter() < end or len(times[0]) < 3:
         for into, call, given in zip(times, (mine, other), (tensors, others)):
             start = time.process_time()
             call(*given)
+            Device[chosen.device].synchronize()
             into.append(time.process_time() - start)
     one, two = (float(np.median(each)) * 1e3 for each in times)
     name = "x".join(map(str, shape)) + " causal" * is_causal + " with gradients" * gradients
     print(f"{name}: ours {one:.1f} ms, torch {two:.1f} ms, ratio {two / one:.2f}; error {error}; ", end="")
+    print(f"buffers {(buffers.most - buffers.start - held) / 1e6:.1f} MB; ", end="")
     print(f"memory ours {levels[1] - levels[0]} MB, then torch {levels[2] - levels[1]} MB more", flush=True)
 
 
@@ -86,6 +115,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", default="", help="parts of shapes, separated by commas; all where empty")
     parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--device", default="CPU", help="of ours")
+    parser.add_argument("--symbolic", action="store_true")
     chosen = parser.parse_args()
     import torch
 
@@ -93,7 +124,7 @@ def main() -> None:
     for shape, is_causal in ROWS:
         if not wanted or any(part in "x".join(map(str, shape)) for part in wanted):
             for gradients in (False, True):
-                measure(shape, is_causal, gradients, chosen.seconds, torch)
+                measure(shape, is_causal, gradients, chosen, torch)
 
 
 if __name__ == "__main__":

@@ -4,20 +4,17 @@ nor for the gradients, for any mask, length, head size, shared heads or dropout.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
 
-from tilewright import Tensor, dtypes, jit
-from tilewright.base.dtype import DType
+from tests.kernel.attention_cases import Case, compare, names
+from tilewright import Tensor, Variable, dtypes, jit
 from tilewright.graph.ops import Ops
 from tilewright.graph.walk import toposort
-from tilewright.tensor.families.networks import blocked_attention
+from tilewright.tensor.families.networks import attention, blocked_attention
 
 FORWARD, GRADIENTS = "attention_blocks", "attention_block_gradients"
-Array = np.ndarray[Any, Any]
 
 
 @pytest.fixture(autouse=True)
@@ -25,44 +22,6 @@ def short_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short sequences, which are quicker to compute from products and a softmax, as kernels in blocks."""
     for name in ("MIN_SCORES", "MIN_CHEAP_SCORES", "MIN_QUERIES"):
         monkeypatch.setattr(blocked_attention, name, 1)
-
-
-@dataclass(frozen=True)
-class Case:
-    query: tuple[int, ...]
-    key: tuple[int, ...]
-    is_causal: bool = False
-    mask: str = ""  # bool, heads or keys
-    value_features: int = 0
-    dtype: DType = dtypes.float32
-
-    def arrays(self) -> list[Array]:
-        generator = np.random.default_rng(3)
-        width = self.value_features or self.key[-1]
-        shapes = (self.query, self.key, (*self.key[:-1], width), (*self.query[:-1], width))
-        made = [generator.standard_normal(shape) for shape in shapes]
-        sizes = self.query[-2], self.key[-2]
-        if self.mask == "padding":
-            made[3][..., :5, :] = 0  # the rows that are padding: nobody uses their results
-        masks = {
-            "bool": generator.random(sizes) < 0.6,
-            "heads": generator.standard_normal((self.query[-3] if len(self.query) > 2 else 1, 1, sizes[1])),
-            "keys": np.arange(sizes[1])[None] >= sizes[1] - 7,
-            "padding": np.where(np.arange(sizes[0])[:, None] < 5, float(np.finfo(np.float32).min), np.zeros(sizes)),
-            "large": 100 + 10 * generator.random((1, sizes[1])),
-        }
-        return [*made, *([masks[self.mask]] if self.mask else [])]
-
-    def tensors(self) -> list[Tensor]:
-        return [
-            Tensor(each).cast(dtypes.bool if each.dtype == bool else self.dtype).realize() for each in self.arrays()
-        ]
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, *mask: Tensor, dropout: float = 0.0) -> Tensor:
-        has_heads = query.ndim > 2
-        return query.scaled_dot_product_attention(
-            key, value, mask[0] if mask else None, dropout, self.is_causal, enable_gqa=has_heads
-        )
 
 
 CASES = {
@@ -78,62 +37,62 @@ CASES = {
 }
 
 
-def expected(case: Case, given: list[Array]) -> tuple[Array, list[Array]]:
-    """The result, and the gradients of queries, keys, values and a float mask, in float64."""
-    query, key, value, slope, *masks = given
-    shared = query.shape[-3] // key.shape[-3] if query.ndim > 2 else 1
-    keys, values = (np.repeat(each, shared, -3) if shared > 1 else each for each in (key, value))
-    scale = 1 / math.sqrt(query.shape[-1])
-    scores = query @ np.swapaxes(keys, -1, -2) * scale
-    if case.is_causal:
-        scores = np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf)
-    for mask in masks:
-        scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
-    result = weights @ values
-    slopes = weights * (slope @ np.swapaxes(values, -1, -2) - (slope * result).sum(-1, keepdims=True))
-
-    def of_heads(array: Array) -> Array:
-        if shared > 1:
-            array = array.reshape(*key.shape[:-2], shared, *array.shape[-2:]).sum(-3)
-        return array if array.shape[0] == key.shape[0] else array.sum(0, keepdims=True)
-
-    gradients = [
-        slopes @ keys * scale,
-        of_heads(np.swapaxes(slopes, -1, -2) @ query * scale),
-        of_heads(np.swapaxes(weights, -1, -2) @ slope),
-    ]
-    if masks and masks[0].dtype != bool:
-        of_mask = slopes.sum(tuple(range(slopes.ndim - masks[0].ndim)))
-        shared_axes = tuple(axis for axis, size in enumerate(masks[0].shape) if size == 1)
-        gradients.append(of_mask.sum(shared_axes, keepdims=True))
-    return result, gradients
-
-
-def names(*values: Tensor) -> list[str]:
-    return [item.ast.arg.name for item in values[0].schedule(*values[1:]) if item.ast is not None]
-
-
-def close(found: Tensor, wanted: Array, tolerance: float) -> bool:
-    return bool(np.abs(found.double().numpy() - wanted).max() <= tolerance * max(1.0, np.abs(wanted).max()))
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients(name: str) -> None:
     case = CASES[name]
-    given = case.tensors()
-    query, key, value, slope, *mask = given
+    compare(case, "CPU")
+    query, key, value, slope, *mask = case.tensors()
     found = case.attend(query, key, value, *mask)
-    targets = [query, key, value, *(each for each in mask if each.dtype.is_float)]
-    gradients = found.gradient(*targets, gradient=slope)
     assert names(found).count(FORWARD) == 1
-    assert {FORWARD, GRADIENTS} <= set(names(*gradients[:3]))
-    result, wanted = expected(case, [each.double().numpy() if each.dtype.is_float else each.numpy() for each in given])
-    tolerance = {dtypes.float32: 3e-6, dtypes.float64: 1e-12}.get(case.dtype, 0.01)
-    tolerance *= 10 if case.mask == "large" else 1  # scores of 100 are rounded so
-    assert close(found, result, tolerance)
-    assert all(close(*both, tolerance) for both in zip(gradients, wanted, strict=True))
+    assert {FORWARD, GRADIENTS} <= set(names(*found.gradient(query, key, value, gradient=slope)))
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.mask != "keys"])
+def test_symbolic_lengths(name: str) -> None:
+    """One kernel for all lengths: a query, whole blocks, and any others."""
+    case = CASES[name]
+    queries, keys = case.query[-2], case.key[-2]
+    for length in ((1, 1), (queries - 1, keys - 1), (queries, keys), (min(queries, 48), 5)):
+        compare(case, "CPU", (length[0], length[0]) if queries == keys else length)
+
+
+def test_memory_of_symbolic_lengths_grows_with_the_length() -> None:
+    def most_elements(most: int) -> int:
+        size = Variable("n", 1, most).bind(100)
+        query, key, value = (Tensor.empty(1, 2, most, 16)[:, :, :size] for _ in range(3))
+        found = query.scaled_dot_product_attention(key, value, is_causal=True)
+        items = found.schedule(*found.gradient(query, key, value, gradient=query))
+        assert {FORWARD, GRADIENTS} <= {item.ast.arg.name for item in items if item.ast is not None}
+        nodes = [node for item in items if item.ast is not None for node in toposort(item.ast)]
+        return max(node.arg.size for node in nodes if node.op is Ops.PARAM)
+
+    assert most_elements(11520) == 2 * most_elements(5760)
+
+
+def test_gradients_with_dropout_that_go_through_scores_take_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Second derivatives and those of a mask compute scores. They store those of some rows at a time, with the random
+    numbers of these rows."""
+    case = Case((1, 2, 30, 8), (1, 1, 26, 8), mask="heads")
+    results = []
+    for most in (attention.MAX_SCORES, 2 * 26 * 7):
+        monkeypatch.setattr(attention, "MAX_SCORES", most)
+        Tensor.manual_seed(1)
+        query, key, value, slope, mask = case.tensors()
+        with Tensor.train():
+            found = case.attend(query, key, value, mask, dropout=0.3)
+        assert FORWARD in names(found)
+        (of_mask,) = found.gradient(mask, gradient=slope)
+        stored = [
+            node.arg.size
+            for item in of_mask.schedule()
+            if item.ast
+            for node in toposort(item.ast)
+            if node.op is Ops.PARAM
+        ]
+        assert (max(stored) < 2 * 26 * 30) == (most != 1 << 25)
+        results.append(of_mask.numpy())
+        del found, of_mask
+    assert np.abs(results[0] - results[1]).max() < 1e-5
 
 
 def memory_of(time: int, is_causal: bool, dropout: float) -> tuple[int, int]:
@@ -256,3 +215,18 @@ def test_short_sequences_keep_their_kernels(monkeypatch: pytest.MonkeyPatch) -> 
         query = Tensor.empty(1, heads, time, features)
         found = query.scaled_dot_product_attention(query, query, is_causal=is_causal)
         assert (FORWARD in names(found)) == is_blocked
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_two_devices(axis: int) -> None:
+    """Operands that are divided among devices by batch or heads."""
+    devices = ("CPU:0", "CPU:1")
+    case = Case((2, 4, 50, 8), (2, 2, 60, 8), mask="bool")
+    query, key, value, slope, mask = case.tensors()
+    whole = case.attend(query, key, value, mask)
+    wanted = [whole, *whole.gradient(query, key, value, gradient=slope)]
+    parts = [each.shard(devices, axis) for each in (query, key, value, slope)]
+    found = case.attend(*parts[:3], mask.shard(devices))
+    results = [found, *found.gradient(*parts[:3], gradient=parts[3])]
+    for one, other in zip(results, wanted):
+        assert np.abs(one.numpy() - other.numpy()).max() < 1e-5

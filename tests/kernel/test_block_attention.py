@@ -49,7 +49,7 @@ def run(kernel: Any, call: BlockAttention, outputs: list[Array], given: list[Arr
     params = [UOp(Ops.PARAM, dtypes.float32, (), ParamArg(slot, each.size)) for slot, each in enumerate(arrays)]
     program = lower(optimise(kernel(call, *params), target), target)
     buffers = [each.reshape(-1).astype(numpy_dtype(dtypes.float32)) for each in arrays]
-    run_program(program, buffers)
+    run_program(program, [buffers[param.slot] for param in program.params])
     for output, buffer in zip(outputs, buffers):
         output[...] = buffer.reshape(output.shape)
 
@@ -85,15 +85,15 @@ def test_on_the_emulator() -> None:
     def padded(array: Array) -> Array:
         return np.pad(array, ((0, 0),) * 3 + ((0, 4 - array.shape[-1]),))
 
-    out, sums = np.full((*asked, 4), np.nan), np.full(asked, np.nan)
-    given = [padded(query), panels_of(key, call, 1), padded(value)]
+    out, sums = np.full((*asked, 4), np.nan), np.full((2, *asked), np.nan)
+    given = [padded(query), padded(key), panels_of(key, call, 1), padded(value)]
     run(forward_kernel, call, [out, sums], given)
     assert np.abs(out[..., :3] - wanted).max() < 1e-5
 
     delta = (slope * wanted).sum(-1)
     outputs = [np.full((call.groups, *asked, 4), np.nan)]
     outputs += [np.full((1, call.key_heads, padded_keys(call), 4), np.nan) for _ in range(2)]
-    given = [padded(query), padded(key), padded(slope), sums, delta]
+    given = [padded(query), padded(key), padded(value), padded(slope), sums, delta]
     run(gradient_kernel, call, outputs, [*given, panels_of(key, call, 1), panels_of(value, call, 3)])
     found = (outputs[0].sum(0), *(each[:, :, : call.keys] for each in outputs[1:]))
     for one, other in zip(found, gradients):

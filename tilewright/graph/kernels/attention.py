@@ -9,12 +9,16 @@ which no matrix of scores is ever in memory.
       result   = result * exp2((maximum - maximum') * c) + weights @ values     a TILE_DOT whose left operand is held
     out = result / total;  logsumexp = maximum * c + log2(total), for the gradient
 
+A logsumexp has not the digits of log2(total) where a float mask makes the maximum very large, as the least number of a
+dtype does. With such a mask the kernel also writes what the weights from the logsumexp must be multiplied by.
+
 Tiles of keys after the last query of a causal tile are not visited."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.records import NamedTuple, record
@@ -141,7 +145,8 @@ def stage_each(
 def forward_kernel(
     call: Attention, out: UOp, logsumexp: UOp, query: UOp, key: UOp, value: UOp, mask: UOp | None = None
 ) -> UOp:
-    """`logsumexp` has a number for each query of each head, to base 2."""
+    """`logsumexp` has a number for each query of each head, to base 2, and with a float mask a factor for each, after
+    all of those."""
     tiles = TileBuilder(call.core, call.rows)
     grid, half = query_grid(call, tiles), tiles.half
     features, columns, row = call.features, call.columns, grid.row
@@ -204,8 +209,26 @@ def forward_kernel(
     logarithm = lowest * factor + total.alu(Ops.LOG2)
     row_position = row_number(call, grid, grid.head, row)
     is_first = (tiles.thread % QUAD).eq(0)
-    sums = end(store(logsumexp, row_position, logarithm, is_first, *valid), loops=(half, tiles.thread, *grid.axes))
-    return UOp(Ops.SINK, dtypes.void, (stores, sums), KernelInfo("attention_forward", ()))
+    numbers = [logarithm]
+    if has_factors(mask):
+        numbers.append((logarithm - lowest * factor).alu(Ops.EXP2) / total)
+    sums = [
+        end(
+            store(logsumexp, row_position + kind * count_rows(call), each, is_first, *valid),
+            loops=(half, tiles.thread, *grid.axes),
+        )
+        for kind, each in enumerate(numbers)
+    ]
+    return UOp(Ops.SINK, dtypes.void, (stores, *sums), KernelInfo("attention_forward", ()))
+
+
+def has_factors(mask: Any) -> bool:
+    """Whether a logsumexp may lack digits: with a mask, a tensor or a node, that is added to the scores."""
+    return mask is not None and not mask.dtype.is_bool
+
+
+def count_rows(call: Attention) -> int:
+    return call.batch * call.heads * call.queries
 
 
 def base_two(mask: UOp) -> UOp:

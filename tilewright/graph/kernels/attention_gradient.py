@@ -49,6 +49,7 @@ def query_gradient_kernel(
     logsumexp: UOp,
     delta: UOp,
     mask: UOp | None = None,
+    *unused: UOp,
 ) -> UOp:
     tiles = TileBuilder(call.core, call.rows)
     grid, features, columns = query_grid(call, tiles), call.features, call.columns
@@ -83,6 +84,7 @@ def key_gradient_kernel(
     logsumexp: UOp,
     delta: UOp,
     mask: UOp | None = None,
+    *unused: UOp,
 ) -> UOp:
     """A work-group has a tile of keys of one head and loops over the queries of all heads that share it."""
     tiles = TileBuilder(call.core, call.rows)

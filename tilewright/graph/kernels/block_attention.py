@@ -6,7 +6,7 @@ a kernel in which a core has a block of the queries of one head and loops over b
     weights  = exp2(scores - maximum')
     total    = total * exp2(maximum - maximum') + row sum of the weights
     result   = result * exp2(maximum - maximum') + weights @ values
-    out = result / total;  logsumexp = maximum + log2(total), for the gradient
+    out = result / total;  maximum and 1 / total of each row, for the gradient
 
 The products are register tiles. The queries, scores and results of a block are in memory that a core has to itself.
 Keys are read from transposed panels. Rows are taken in strips: in a causal call, keys after the last row of a strip are
@@ -17,7 +17,19 @@ from __future__ import annotations
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.records import NamedTuple, record
 from tilewright.graph.kernels.attention import LOG2_E, MINUS_INFINITY, base_two
-from tilewright.graph.kernels.block_builder import BASED, FOLDED, SCORED, SUMMED, WEIGHED, Builder, Rows
+from tilewright.graph.kernels.block_builder import (
+    BASED,
+    FOLDED,
+    SCORED,
+    SUMMED,
+    WEIGHED,
+    Builder,
+    Rows,
+    Size,
+    ceil_div,
+    greatest,
+    is_multiple,
+)
 from tilewright.graph.kernels.nodes import after, barrier, end, load, store
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
@@ -28,6 +40,8 @@ from tilewright.graph.uop import UOp, const, index_const
 STRIP = 24
 # Rows that are reduced at a time: independent chains of instructions.
 FOLDED_ROWS = 4
+# Tasks of a head that has a symbolic number of blocks.
+MAX_TASKS = 16
 
 
 class Tile(NamedTuple):
@@ -40,15 +54,15 @@ class Tile(NamedTuple):
 @record
 class BlockAttention:
     """Facts of a call. Queries, keys, values and results are dense, (batch, heads, time, width), of `dtype`. `shared`
-    heads of queries have the same keys; `mask` are the strides of a mask along batch, head, query and key, 0 where it
-    is broadcast; `dropout` is the probability to drop a weight."""
+    heads of queries have the same keys; `mask` are the strides of a mask along batch, head, query and key, None where
+    it is broadcast; `dropout` is the probability to drop a weight."""
 
     dtype: DType
     batch: int
     heads: int
     shared: int
-    queries: int
-    keys: int
+    queries: Size
+    keys: Size
     features: int  # of queries and keys
     width: int  # their features, padded to whole vectors
     value_features: int
@@ -61,7 +75,7 @@ class BlockAttention:
     columns: int  # keys of a block
     scale: float  # times a dot product gives a score
     is_causal: bool = False
-    mask: tuple[int, ...] | None = None
+    mask: tuple[UOp | None, ...] | None = None
     dropout: float = 0.0
     groups: int = 1  # of keys, whose gradients are separate tasks
 
@@ -71,17 +85,17 @@ class BlockAttention:
         return self.score_tile.columns
 
     @property
-    def panels(self) -> int:
-        return -(-self.keys // self.panel)
+    def panels(self) -> Size:
+        return ceil_div(self.keys, self.panel)
 
     @property
-    def blocks(self) -> int:
+    def blocks(self) -> Size:
         """Blocks of queries of a head."""
-        return -(-self.queries // self.rows)
+        return ceil_div(self.queries, self.rows)
 
     @property
-    def scores(self) -> int:
-        return self.batch * self.heads * self.queries * self.keys
+    def scores(self) -> Size:
+        return self.queries * self.keys * (self.batch * self.heads)
 
     @property
     def key_heads(self) -> int:
@@ -116,7 +130,7 @@ class Scores:
 
     def limit(self) -> UOp:
         """The number of keys that the block looks at."""
-        keys = index_const(self.call.keys)
+        keys = index_const(self.call.keys) if isinstance(self.call.keys, int) else self.call.keys
         return (self.rows.first + self.rows.size).minimum(keys) if self.call.is_causal else keys
 
     def key_block(self, number: UOp) -> KeyBlock:
@@ -158,15 +172,16 @@ class Scores:
         call, nothing = self.call, self.build.number(MINUS_INFINITY)
         query = self.rows.first + row
         if mask is not None and call.mask is not None:
-            batch, head, of_query, of_key = call.mask
-            position = self.batch * batch + self.head * head + query * of_query + key * of_key
-            valid = [key < call.keys] if of_key and call.keys % call.panel else []
-            valid += self.rows.valid(row) if of_query else ()
+            steps = zip((self.batch, self.head, query, key), call.mask)
+            position = sum((index * step for index, step in steps if step is not None), index_const(0))
+            valid = [] if call.mask[3] is None or is_multiple(call.keys, call.panel) else [key < call.keys]
+            valid += [] if call.mask[2] is None else self.rows.valid(row)
             found = load(mask, position, *valid)
             score = found.where(score, nothing) if mask.dtype.is_bool else score + base_two(found.cast(call.dtype))
         if call.is_causal:
             score = (key < query + 1).where(score, nothing)
-        if call.keys % call.panel and (not call.is_causal or call.queries > call.keys):
+        is_symbolic = not (isinstance(call.keys, int) and isinstance(call.queries, int))
+        if not is_multiple(call.keys, call.panel) and (not call.is_causal or is_symbolic or call.queries > call.keys):
             score = (key < call.keys).where(score, nothing)
         return score
 
@@ -175,7 +190,7 @@ class Scores:
         depend on its index among all scores, as in `Tensor.rand`; the state is that after all of them."""
         call = self.call
         index = ((self.query_head * call.queries + self.rows.first + row) * call.keys + key).cast(dtypes.uint64)
-        counter = index + load(state, index_const(1)) - const(dtypes.uint64, call.scores)
+        counter = index + load(state, index_const(1)) - (index_const(0) + call.scores).cast(dtypes.uint64)
         bits = counter.alu(Ops.THREEFRY, load(state, index_const(0)))
         digits = dtypes.float32.mantissa_bits + 1
         uniform = bits.alu(Ops.SHR, const(dtypes.uint64, 64 - digits)).cast(dtypes.int32).cast(dtypes.float32)
@@ -203,16 +218,15 @@ class Products(NamedTuple):
 
 
 def forward_kernel(
-    call: BlockAttention, out: UOp, logsumexp: UOp, query: UOp, panels: UOp, value: UOp, *others: UOp
+    call: BlockAttention, out: UOp, sums: UOp, query: UOp, _key: UOp, panels: UOp, value: UOp, *others: UOp
 ) -> UOp:
-    """`panels` are the keys, (batch, heads, panels, features, keys of a panel), zeros after the last key; `logsumexp`
-    has a number for each query of each head, to base 2. `others` are the mask, and the state of the random numbers."""
+    """`panels` are the keys, (batch, heads, panels, features, keys of a panel), zeros after the last key; `sums` have
+    the maximum of the scores to base 2, and 1 / the sum of the weights, of all queries of all heads. The two are apart:
+    a maximum can be so large that their logsumexp would be the maximum. Keys as they are are for the gradient; `others`
+    are the mask, and the state of the random numbers."""
     build = Builder(call.dtype)
     mask, state = extra_arguments(call, others)
-    head, number = (build.over(size, AxisType.THREAD) for size in (call.batch * call.heads, call.blocks))
-    # The blocks with the most keys come first.
-    block = (call.blocks - 1) - number if call.is_causal else number
-    axes = (head, number)
+    head, block, axes = _blocks_of(call, build)
     rows = Rows(block * call.rows, call.rows, call.queries, axes)
     at = Scores(call, build, head // call.heads, head % call.heads, rows)
     zero, width = index_const(0), call.value_width
@@ -244,11 +258,26 @@ def forward_kernel(
     quotient = load(result, row * width + column) / load(total, row)
     position = (head * call.queries + rows.first + row) * width + column
     stored = end(store(out, position, quotient, *rows.valid(row)), loops=(row, part, lane, *axes))
-    row = build.over(call.rows)
-    logarithm = _base(build, load(maximum, row)) + load(total, row).alu(Ops.LOG2)
-    position = head * call.queries + rows.first + row
-    sums = end(store(logsumexp, position, logarithm, *rows.valid(row)), loops=(row, *axes))
-    return UOp(Ops.SINK, dtypes.void, (stored, sums), KernelInfo("attention_blocks", ()))
+    effects = [stored]
+    for kind in range(2):
+        row = build.over(call.rows)
+        number = build.number(1.0) / load(total, row) if kind else _base(build, load(maximum, row))
+        position = (head + kind * (call.batch * call.heads)) * call.queries + rows.first + row
+        effects.append(end(store(sums, position, number, *rows.valid(row)), loops=(row, *axes)))
+    return UOp(Ops.SINK, dtypes.void, tuple(effects), KernelInfo("attention_blocks", ()))
+
+
+def _blocks_of(call: BlockAttention, build: Builder) -> tuple[UOp, UOp, tuple[UOp, ...]]:
+    """The head and the block of a task, and the loops of tasks. Where the number of blocks is symbolic, a fixed number
+    of tasks takes the blocks of a head in turns. In a causal call the blocks with the most keys come first."""
+    blocks = call.blocks
+    tasks = min(greatest(blocks), MAX_TASKS) if isinstance(blocks, UOp) else blocks
+    head, number = (build.over(size, AxisType.THREAD) for size in (call.batch * call.heads, tasks))
+    if isinstance(blocks, int):
+        return head, (blocks - 1) - number if call.is_causal else number, (head, number)
+    turn = build.over((blocks - number + (tasks - 1)) // tasks)
+    taken = turn * tasks + number
+    return head, (blocks - 1) - taken if call.is_causal else taken, (head, number, turn)
 
 
 def extra_arguments(call: BlockAttention, others: tuple[UOp, ...]) -> tuple[UOp | None, UOp | None]:

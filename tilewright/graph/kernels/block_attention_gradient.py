@@ -1,9 +1,9 @@
 """The gradients of attention in blocks. In: the facts of a call, as `block_attention.py` has them. Out: one kernel for
 the gradients of queries, keys and values. A core has a group of the keys of one head and loops over the blocks of the
-queries that look at them, and over its blocks of keys. Weights are recomputed from the logsumexp that the forward
-kernel saved; `delta` is the sum of result times gradient over the features of a query.
+queries that look at them, and over its blocks of keys. Weights are recomputed from the maximum and the total that the
+forward kernel saved; `delta` is the sum of result times gradient over the features of a query.
 
-    weights = exp2(scores - logsumexp)
+    weights = exp2(scores - maximum)                             gradient and delta are divided by the total
     slopes  = weights * (gradient @ values.T - delta)            of the scores
     queries' gradient += slopes @ keys * scale                   in memory of the core
     keys' gradient    += slopes.T @ queries * scale              in the output, which the core alone writes
@@ -27,7 +27,7 @@ from tilewright.graph.kernels.block_attention import (
     extra_arguments,
     weighted_sum,
 )
-from tilewright.graph.kernels.block_builder import SCORED, SLOPED, Builder, Rows
+from tilewright.graph.kernels.block_builder import SCORED, SLOPED, Builder, Rows, greatest
 from tilewright.graph.kernels.nodes import after, barrier, end, load, store
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
@@ -47,7 +47,7 @@ def padded_keys(call: BlockAttention) -> int:
 
 
 def _group_blocks(call: BlockAttention) -> int:
-    return -(-call.keys // (call.columns * call.groups))
+    return -(-greatest(call.keys) // (call.columns * call.groups))
 
 
 def gradient_kernel(
@@ -57,14 +57,16 @@ def gradient_kernel(
     value_out: UOp,
     query: UOp,
     key: UOp,
+    _value: UOp,
     gradient: UOp,
-    logsumexp: UOp,
+    sums: UOp,
     delta: UOp,
     key_panels: UOp,
     value_panels: UOp,
     *others: UOp,
 ) -> UOp:
-    """`query_out` has a part for each group; `key_out` and `value_out` have `padded_keys` keys for each head."""
+    """`query_out` has a part for each group; `key_out` and `value_out` have `padded_keys` keys for each head; `sums`
+    are those of the forward kernel."""
     build = Builder(call.dtype)
     mask, state = extra_arguments(call, others)
     key_head, number = (build.over(size, AxisType.THREAD) for size in (call.batch * call.key_heads, call.groups))
@@ -82,14 +84,15 @@ def gradient_kernel(
     of_head = key_head % call.key_heads * call.shared + head
     at = Scores(call, build, key_head // call.key_heads, of_head, rows)
     first = at.query_head * call.queries
-    sizes = (call.rows * call.width, call.rows * call.value_width, call.rows * call.width, call.rows, call.rows)
-    queries, gradients, total, sums, deltas = (build.scratch(size) for size in sizes)
+    sizes = (call.rows * call.width, call.rows * call.value_width, call.rows * call.width, *(call.rows,) * 3)
+    queries, gradients, total, maxima, inverses, deltas = (build.scratch(size) for size in sizes)
     weights, slopes = (build.scratch(call.rows * call.columns) for _ in range(2))
     queries = build.copied(queries, query, first, rows, call.width, call.lanes, call.scale)
-    gradients = build.copied(gradients, gradient, first, rows, call.value_width, call.lanes, 1.0)
     # Rows after the last query have weights of 0, whatever a mask that all queries share adds to their scores.
-    sums = build.copied(sums, logsumexp, first, rows, 1, 1, last=math.inf)
-    deltas = build.copied(deltas, delta, first, rows, 1, 1, 1.0)
+    maxima = build.copied(maxima, sums, first, rows, 1, 1, last=math.inf)
+    inverses = build.copied(inverses, sums, first + call.queries * (call.batch * call.heads), rows, 1, 1)
+    gradients = build.copied(gradients, gradient, first, rows, call.value_width, call.lanes, factors=inverses)
+    deltas = build.copied(deltas, delta, first, rows, 1, 1, factors=inverses)
     total = build.filled(total, index_const(0), call.rows * call.width, call.lanes, 0.0, *axes)
 
     seen = (at.limit() + (call.columns - 1)) // call.columns
@@ -98,7 +101,7 @@ def gradient_kernel(
     keys = at.key_block(group.first + step)
     found = at.products(queries, key_panels, keys, call.features, call.width)
     score = at.masked(found.value * build.number(LOG2_E), found.row, keys.start + found.column, mask)
-    weight = (score - load(sums, found.row)).alu(Ops.EXP2)
+    weight = (score - load(maxima, found.row)).alu(Ops.EXP2)
     weights, slopes = after(weights, step), after(slopes, step)
     scored = end(store(weights, found.row * call.columns + found.column, weight), loops=found.loops)
     weights = after(weights, barrier(SCORED, scored))
@@ -125,7 +128,7 @@ def gradient_kernel(
     row, part, lane = build.over(call.rows), build.over(call.width // call.lanes), build.tile(call.lanes)
     column = part * call.lanes + lane
     value = load(after(total, done), row * call.width + column) * build.number(call.scale)
-    start = number * (call.batch * call.heads * call.queries) + first + rows.first + row
+    start = number * (call.queries * (call.batch * call.heads)) + first + rows.first + row
     stored = store(query_out, start * call.width + column, value, *rows.valid(row))
     stored = end(stored, loops=(row, part, lane, block, head, number, key_head))
     return UOp(Ops.SINK, dtypes.void, (stored,), KernelInfo("attention_block_gradients", ()))

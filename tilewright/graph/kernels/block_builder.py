@@ -14,16 +14,33 @@ from tilewright.graph.uop import UOp, const, index_const
 SCORED, FOLDED, BASED, WEIGHED, SUMMED, FILLED, SLOPED = range(7)
 
 
+# A number of rows that is known, or an expression of variables.
+Size = int | UOp
+
+
+def ceil_div(size: Size, step: int) -> Size:
+    return -(-size // step) if isinstance(size, int) else (size + (step - 1)) // step
+
+
+def greatest(size: Size) -> int:
+    return size if isinstance(size, int) else int(size.vmax)
+
+
+def is_multiple(size: Size, step: int) -> bool:
+    """Whether the size is a multiple of the step for all values of its variables; no is always safe."""
+    return isinstance(size, int) and size % step == 0
+
+
 class Rows(NamedTuple):
     """The queries of a block: the first, how many, how many there are in all, and the loops around the block."""
 
     first: UOp
     size: int
-    all: int
+    all: Size
     loops: tuple[UOp, ...]
 
     def valid(self, row: UOp) -> tuple[UOp, ...]:
-        return (self.first + row < self.all,) if self.all % self.size else ()
+        return () if is_multiple(self.all, self.size) else (self.first + row < self.all,)
 
 
 class Builder:
@@ -72,12 +89,15 @@ class Builder:
         lanes: int,
         scale: float = 1.0,
         last: float = 0.0,
+        factors: UOp | None = None,
     ) -> UOp:
-        """The memory with the rows of a dense source, scaled; `last` after the last row."""
+        """The memory with the rows of a dense source, scaled, each by its own of the `factors`; `last` after the last
+        row."""
         row, step, lane = self.over(rows.size), self.over(width // lanes), self.tile(lanes)
         column = step * lanes + lane
         value = load(source, (start + rows.first + row) * width + column, *rows.valid(row))
         scaled = value if scale == 1 else value * self.number(scale)
+        scaled = scaled if factors is None else scaled * load(factors, row)
         for is_row in rows.valid(row) if last else ():
             scaled = is_row.where(scaled, self.number(last))
         effect = store(after(memory, *rows.loops), row * width + column, scaled)

@@ -284,15 +284,16 @@ class RandomMixin(Family):
         kept = self.rand(*self.shape, device=self.device, dtype=dtypes.float32, contiguous=False) >= p
         return kept._drawn().where(self * (1 / (1 - p)), 0)
 
-    def _dropout_before(self, p: float, state: Self) -> Self:
-        """`dropout` with the last random numbers before a state of the generator."""
-        count = math.prod(self.shape)
+    def _dropout_before(self, p: float, state: Self, shape: tuple[int, ...], first: int) -> Self:
+        """`dropout` with the last random numbers before a state of the generator. They are for all elements of a
+        shape, of which these are the rows from `first` on, and the first columns."""
+        count = math.prod(shape)
         key, end = _words(state.uop)
-        counter = build.alu(Ops.ADD, build.iota(count, dtypes.uint64), end)
-        counter = build.alu(Ops.SUB, counter, build.const(dtypes.uint64, count, (count,)))
+        own = (*((0, size) for size in shape[:-2]), (first, first + self.shape[-2]), (0, self.shape[-1]))
+        numbers = build.shrink(build.reshape(build.iota(count, dtypes.uint64), shape), own)
+        counter = build.alu(Ops.ADD, numbers, build.alu(Ops.SUB, end, build.const(dtypes.uint64, count)))
         uniform = self._uniform(build.alu(Ops.THREEFRY, counter, key), dtypes.float32)
-        kept = self._new(build.reshape(uniform, self.shape)) >= p
-        return kept.where(self * (1 / (1 - p)), 0)
+        return (self._new(uniform) >= p).where(self * (1 / (1 - p)), 0)
 
 
 def _words(state: UOp) -> tuple[UOp, UOp]:

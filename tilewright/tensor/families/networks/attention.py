@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 
 from tilewright.base.dtype import DType, dtypes, promote
 from tilewright.base.errors import DeviceError, ShapeError
+from tilewright.base.records import NamedTuple
 from tilewright.graph import build, marks
 from tilewright.graph.sizes import is_symbolic, smaller_size
 from tilewright.graph.spec import max_count
@@ -31,6 +32,15 @@ MAX_SCORES = 1 << 25
 ROW_MULTIPLE = 64
 
 T = TypeVar("T", bound=ProductsMixin)
+
+
+class Drawn(NamedTuple):
+    """The random numbers for dropout: the state of the generator after all of them, the shape of all scores, and the
+    first row of a part."""
+
+    state: Any
+    shape: tuple[int, ...]
+    first: int
 
 
 class AttentionMixin(RandomMixin, ProductsMixin):
@@ -71,8 +81,17 @@ class AttentionMixin(RandomMixin, ProductsMixin):
             from tilewright.tensor.families.networks.blocked_attention import blocked_attention
 
             return blocked_attention(self, key, value, attn_mask, is_causal, dropout_p, _attend_in_parts)
-        if dropout_p:
-            return None
+        found = None if dropout_p else self._core_attention(key, value, attn_mask, is_causal)
+        if found is not None:
+            return found
+        # Imported late: only devices with work-groups use it.
+        from tilewright.tensor.families.networks.grouped_attention import grouped_attention
+
+        return grouped_attention(self, key, value, attn_mask, is_causal, dropout_p, _attend_in_parts)
+
+    def _core_attention(self, key: Self, value: Self, attn_mask: Self | None, is_causal: bool) -> Self | None:
+        """The result of a kernel for one query per head, or of one for tensor cores; None where neither takes these
+        operands."""
         if self.ndim > 2 and not is_symbolic(self.shape) and self.shape[-2] == 1 and not is_causal:
             # Imported late: only devices with work-groups use it.
             from tilewright.tensor.families.networks.row_attention import row_attention
@@ -96,9 +115,11 @@ class AttentionMixin(RandomMixin, ProductsMixin):
     ) -> Self:
         """In parts of as many rows as may have their scores in memory. A `state` is that after the random numbers for
         dropout, of all rows at once."""
-        parts = rows_at_a_time(self, key) if state is None else []
+        parts = rows_at_a_time(self, key)
+        whole = (*self.shape[:-1], key.shape[-2])
         if not parts:
-            return self._attend(key, value, attn_mask, dropout_p, 0 if is_causal else None, state)
+            drawn = None if state is None else Drawn(state, whole, 0)
+            return self._attend(key, value, attn_mask, dropout_p, 0 if is_causal else None, drawn)
         results: list[Self] = []
         for first, end in parts:
             given = [take_rows(self, first, end), key, value]
@@ -108,7 +129,12 @@ class AttentionMixin(RandomMixin, ProductsMixin):
                 has_rows = attn_mask.ndim >= 2 and attn_mask.shape[-2] != 1
                 given.append(take_rows(attn_mask, first, end) if has_rows else attn_mask)
             row = first if is_causal else None
-            results.append(checkpoint(lambda q, k, v, m=None, row=row: q._attend(k, v, m, dropout_p, row), *given))
+            drawn = None if state is None else Drawn(state, whole, first)
+            results.append(
+                checkpoint(
+                    lambda q, k, v, m=None, row=row, drawn=drawn: q._attend(k, v, m, dropout_p, row, drawn), *given
+                )
+            )
         return results[0].cat(*results[1:], dim=-2)
 
     def _attend(
@@ -118,7 +144,7 @@ class AttentionMixin(RandomMixin, ProductsMixin):
         mask: Self | None,
         dropout_p: float,
         first_row: int | None,
-        state: Self | None = None,
+        drawn: Drawn | None = None,
     ) -> Self:
         """All rows of `self` at once. `first_row`, the position of the first row among all queries, makes it causal."""
         carrier: DType = accumulate_dtype(promote(self.dtype, key.dtype))
@@ -132,7 +158,7 @@ class AttentionMixin(RandomMixin, ProductsMixin):
         elif mask is not None:
             scores = mask.where(scores, -math.inf) if mask.dtype.is_bool else scores + mask
         weights = scores.softmax(-1).cast(self.dtype)
-        dropped = weights.dropout(dropout_p) if state is None else weights._dropout_before(dropout_p, state)
+        dropped = weights.dropout(dropout_p) if drawn is None else weights._dropout_before(dropout_p, *drawn)
         return dropped.dot(value)
 
 

@@ -167,3 +167,8 @@ def with_heads(mask: T, dimensions: int) -> T:
 def set_apart(tensor: Any) -> Any:
     """The tensor as a separate input, also where it is computed from another operand or is the same tensor."""
     return tensor._new(marks.set_apart(marks.detach(tensor.uop)))
+
+
+def separate_use(tensor: Any) -> Any:
+    """The tensor as a separate input whose own gradient is wanted; gradients of that gradient pass on to the tensor."""
+    return tensor._new(marks.identical(tensor.uop))

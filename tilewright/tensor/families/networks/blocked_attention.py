@@ -5,22 +5,28 @@ softmax. No matrix of scores is stored, neither for the result nor for its gradi
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
-from tilewright.base.dtype import dtypes
 from tilewright.base.records import record, replace
 from tilewright.base.target import Target
 from tilewright.graph.kernels.block_attention import STRIP, BlockAttention, Tile, forward_kernel
 from tilewright.graph.kernels.block_attention_gradient import gradient_kernel, padded_keys
-from tilewright.graph.kernels.custom import PureKernel
-from tilewright.graph.kernels.values import memory_behind
 from tilewright.graph.sizes import is_symbolic
-from tilewright.graph.uop import UOp
+from tilewright.graph.symbolic import capacity
 from tilewright.runtime.device import open_driver
-from tilewright.tensor.families.networks.attention_layout import broadcast_strides, set_apart
+from tilewright.tensor.families.networks.attention_calls import (
+    Plain,
+    Rule,
+    T,
+    as_heads,
+    call_kernel,
+    distances,
+    fits,
+    symbolic_node,
+)
+from tilewright.tensor.families.networks.attention_layout import set_apart
 from tilewright.tensor.families.random import RandomMixin
 from tilewright.tensor.primitives.reduce import accumulate_dtype
 
@@ -51,66 +57,41 @@ MIN_TASKS = 16
 MAX_GROUPS = 4
 MIN_GROUP_KEYS = 1024
 
-_DTYPES = (dtypes.float32, dtypes.float16, dtypes.bfloat16, dtypes.float64)
-
-T = TypeVar("T", bound=RandomMixin)
-# Attention from other operations, as a function of (query, key, value, mask, is causal, dropout, random state).
-Plain = Callable[..., Any]
-
 
 def blocked_attention(
     query: T, key: T, value: T, mask: T | None, is_causal: bool, dropout: float, plain: Plain
 ) -> T | None:
     """The result of one kernel, or None where it does not support the call. `plain` is attention from other
     operations, for the gradients of gradients."""
-    if not _fits(query, key, value, mask) or not _is_long(query.shape, key.shape[-2], is_causal) or dropout == 1:
+    if not fits(query, key, value, mask) or not _is_long(query.shape, key.shape[-2], is_causal) or dropout == 1:
+        return None
+    if dropout and is_symbolic((query.shape[-2], key.shape[-2])):
         return None
     assert isinstance(query.device, str)
     call = _plan(open_driver(query.device).target, query, key, value, is_causal, dropout)
     key, value = (each.expand(*query.shape[:-3], *each.shape[-3:]) for each in (key, value))
-    operands = [_padded(_as_heads(each).cast(call.dtype), call.lanes) for each in (query, key, value)]
+    operands = [_padded(as_heads(each).cast(call.dtype), call.lanes) for each in (query, key, value)]
     others: tuple[T, ...] = ()
     if mask is not None:
         own = mask.reshape(*(1,) * (4 - mask.ndim), *mask.shape)
         others = (own,)
-        call = replace(call, mask=broadcast_strides(own.shape))
+        call = replace(call, mask=distances(own.shape))
     if dropout:
-        others = (*others, query._drawn_state(call.scores, query.device))
+        others = (*others, query._drawn_state(math.prod((*query.shape[:-1], key.shape[-2])), query.device))
     padded_query, padded_key, padded_value = operands
-    shape = (call.batch, call.heads, call.queries)
-    out: Any = query.empty(*shape, call.value_width, dtype=call.dtype, device=query.device)
-    sums = query.empty(*shape, dtype=call.dtype, device=query.device)
-    given = (padded_query, _panels(padded_key, call, call.features), padded_value, *others, padded_key)
-    found = out.custom_kernel(sums, *given, fxn=_kernel(forward_kernel, call), grad_fxn=_Gradient(call, plain))[0]
+    shape = padded_query.shape[:-1]
+    outputs = [(call.dtype, (*shape, call.value_width)), (call.dtype, (2, *shape))]
+    given = (padded_query, padded_key, _panels(padded_key, call, call.features), padded_value, *others)
+    found: Any = call_kernel(forward_kernel, call, outputs, given, _Gradient(call, plain))[0]
     result: T = _narrowed(found, value.shape[-1]).cast(query.dtype)
     return result.reshape(*query.shape[:-1], value.shape[-1])
 
 
-def _fits(query: RandomMixin, key: RandomMixin, value: RandomMixin, mask: RandomMixin | None) -> bool:
-    given = (query, key, value)
-    if any(is_symbolic(each.shape) or 0 in each.shape or each.ndim != query.ndim for each in given):
-        return False
-    if query.ndim < 2 or query.dtype not in _DTYPES or any(each.dtype is not query.dtype for each in given):
-        return False
-    if query.shape[-1] != key.shape[-1] or key.shape[:-1] != value.shape[:-1]:
-        return False
-    if any(one not in (1, most) for one, most in zip(key.shape[:-3], query.shape[:-3])):
-        return False
-    if query.ndim > 2 and query.shape[-3] % key.shape[-3]:
-        return False
-    if mask is None:
-        return True
-    whole = (*query.shape[:-1], key.shape[-2])
-    sizes = (1,) * (len(whole) - mask.ndim) + mask.shape
-    is_known = mask.dtype.is_bool or mask.dtype in _DTYPES
-    is_dense = not is_symbolic(mask.shape) and query.ndim <= 4 and len(sizes) == len(whole)
-    return is_known and is_dense and all(one in (1, most) for one, most in zip(sizes, whole))
-
-
 def _is_long(query: tuple[int, ...], keys: int, is_causal: bool) -> bool:
     """Whether blocks are faster than products and a softmax, or need less memory where that is much."""
-    scores = query[-2] * keys
-    if query[-2] < MIN_QUERIES or scores < MIN_CHEAP_SCORES:
+    queries = capacity(query[-2])
+    scores = queries * capacity(keys)
+    if queries < MIN_QUERIES or scores < MIN_CHEAP_SCORES:
         return False
     is_cheap = is_causal or query[-1] <= FEW_FEATURES
     is_faster = (is_cheap or scores >= MIN_SCORES) and query[-1] <= MANY_FEATURES
@@ -124,7 +105,7 @@ def _plan(
     dtype = accumulate_dtype(query.dtype)
     lanes = max(2, target.lanes(dtype))
     heads, key_heads = (each.shape[-3] if each.ndim > 2 else 1 for each in (query, key))
-    batch, keys = math.prod(query.shape[:-3]), key.shape[-2]
+    batch, keys = math.prod(query.shape[:-3]), capacity(key.shape[-2])
     panel = PANEL_VECTORS * lanes
     known = MANY_ROWS if target.vector_registers >= MANY_REGISTERS else FEW_ROWS
     choices = {vectors: rows if panel % rows == 0 else panel // 2 for vectors, rows in known.items()}
@@ -135,8 +116,8 @@ def _plan(
         batch,
         heads,
         heads // key_heads,
-        query.shape[-2],
-        keys,
+        symbolic_node(query.shape[-2]),
+        symbolic_node(key.shape[-2]),
         query.shape[-1],
         widths[0],
         value.shape[-1],
@@ -145,7 +126,7 @@ def _plan(
         Tile(choices[PANEL_VECTORS], panel),
         query_tile,
         value_tile,
-        _block_rows(query.shape[-2]),
+        _block_rows(capacity(query.shape[-2])),
         COLUMNS,
         1 / math.sqrt(query.shape[-1]),
         is_causal,
@@ -178,103 +159,70 @@ def _narrowed(tensor: Any, features: int) -> Any:
     return tensor.shrink((*((0, size) for size in tensor.shape[:-1]), (0, features)))
 
 
-def _as_heads(tensor: T) -> T:
-    """The tensor as (batch, heads, time, features)."""
-    heads = tensor.shape[-3] if tensor.ndim > 2 else 1
-    return tensor.reshape(math.prod(tensor.shape[:-3]), heads, *tensor.shape[-2:])
-
-
 def _panels(tensor: Any, call: BlockAttention, features: int) -> Any:
     """Keys or values as (batch, heads, panels, features, keys of a panel), zeros after the last key."""
     tensor = _narrowed(tensor, features)
-    missing = call.panels * call.panel - call.keys
-    whole = tensor.pad((0, 0, 0, missing)) if missing else tensor
-    parts = whole.reshape(call.batch, call.key_heads, call.panels, call.panel, features)
+    keys = tensor.shape[-2]
+    panels = -(-keys // call.panel)
+    whole = tensor if keys == panels * call.panel else tensor.pad((0, 0, 0, panels * call.panel - keys))
+    parts = whole.reshape(call.batch, call.key_heads, panels, call.panel, features)
     return parts.transpose(-1, -2).contiguous()
 
 
 # ---------------------------------------------------------------- kernels and gradients
 
 
-@functools.lru_cache(64)
-def _kernel(write: Callable[..., UOp], call: BlockAttention) -> PureKernel:
-    """Builds a kernel over the arguments of a custom kernel; cached, since the layers of a model call the same one."""
-
-    def attention(*arguments: UOp) -> UOp:
-        return write(call, *map(memory_behind, arguments))
-
-    return PureKernel(attention)
-
-
 @record
-class _Rule:
-    call: BlockAttention
-    plain: Plain
-
+class _Rule(Rule):
     def attend(self, query: Any, key: Any, value: Any, others: Sequence[Any]) -> Any:
         """The result from other operations, of padded operands."""
-        call, rest = self.call, list(others)
-        mask = rest.pop(0) if call.mask is not None else None
-        keyed = [_narrowed(key, call.features), _narrowed(value, call.value_features)]
-        keyed = [each.repeat_interleave(call.shared, 1) if call.shared > 1 else each for each in keyed]
-        found = self.plain(
-            _narrowed(query, call.features), *keyed, mask, call.is_causal, call.dropout, rest[0] if rest else None
-        )
-        return _padded(found, call.lanes)
-
-    def of_masks(self, others: Sequence[Any], gradient: Callable[[Any], Any]) -> list[Any]:
-        """A gradient for a float mask, none for a bool mask and the random state."""
-        is_mask = [n == 0 and self.call.mask is not None and each.dtype.is_float for n, each in enumerate(others)]
-        return [gradient(each) if flag else None for flag, each in zip(is_mask, others)]
+        features, value_features = self.call.features, self.call.value_features
+        own = (_narrowed(query, features), _narrowed(key, features), _narrowed(value, value_features))
+        return _padded(Rule.attend(self, *own, others), self.call.lanes)
 
 
 @record
 class _Gradient(_Rule):
-    """The gradient rule of the kernel, whose arguments are: out, logsumexp, queries, panels, values, mask and random
-    state, keys."""
+    """The gradient rule of the kernel, whose arguments are: out, maxima and totals, queries, keys, panels, values, mask
+    and random state."""
 
-    def __call__(self, upstream: Any, out: Any, sums: Any, query: Any, panels: Any, value: Any, *rest: Any) -> Any:
-        call, (*others, key), slope = self.call, rest, upstream[0]
+    def __call__(self, upstream: Any, out: Any, sums: Any, query: Any, key: Any, *rest: Any) -> Any:
+        call, (_, value, *others), slope = self.call, rest, upstream[0]
         keyed = (call.batch, call.key_heads, padded_keys(call))
         shapes = ((call.groups, *query.shape), (*keyed, call.width), (*keyed, call.value_width))
-        outputs = [slope.empty(*shape, dtype=call.dtype, device=slope.device) for shape in shapes]
         delta = (slope * out).sum(-1)
         sides = (_panels(key, call, call.features), _panels(value, call, call.value_features))
-        found = outputs[0].custom_kernel(
-            *outputs[1:],
-            *(query, key, slope, sums, delta, *sides, *others, value),
-            fxn=_kernel(gradient_kernel, call),
-            grad_fxn=_SecondGradient(call, self.plain),
+        of_query, of_key, of_value = call_kernel(
+            gradient_kernel,
+            call,
+            [(call.dtype, shape) for shape in shapes],
+            (query, key, value, slope, sums, delta, *sides, *others),
+            _SecondGradient(call, self.plain),
         )
-        of_query, of_key, of_value = found[:3]
-
-        def of_mask(mask: Any) -> Any:  # has the size of the scores, and is computed only where it is used
-            own = set_apart(mask)
-            return self.attend(query, key, value, (own, *others[1:])).gradient(own, gradient=slope)[0]
-
         total = of_query.sum(0) if call.groups > 1 else of_query.reshape(*query.shape)
-        results = (total, None, _of_keys(of_value, call.keys), *self.of_masks(others, of_mask))
-        return (None, None, *results, _of_keys(of_key, call.keys))
+        of_masks = self.mask_gradients(query, key, value, others, slope)
+        of_key, of_value = (_of_keys(each, key.shape[2]) for each in (of_key, of_value))
+        return (None, None, total, of_key, None, of_value, *of_masks)
 
 
 @record
 class _SecondGradient(_Rule):
-    """The gradient rule of the gradient kernel, whose arguments are: three outputs, queries, keys, the gradient of the
-    result, logsumexp, deltas, two panels, mask and random state, values. It differentiates attention built from other
-    operations."""
+    """The gradient rule of the gradient kernel, whose arguments are: three outputs, queries, keys, values, the gradient
+    of the result, maxima and totals, deltas, two panels, mask and random state. It differentiates attention built from
+    other operations."""
 
     def __call__(self, upstream: Any, *given: Any) -> tuple[Any, ...]:
-        query, key, slope = (set_apart(each) for each in given[3:6])
-        others, value = [set_apart(each) for each in given[10:-1]], set_apart(given[-1])
+        query, key, value, slope = (set_apart(each) for each in given[3:7])
+        others = [set_apart(each) for each in given[11:]]
         firsts = self.attend(query, key, value, others).gradient(query, key, value, gradient=slope)
         # All parts of the queries' gradient have the same slope, that of their sum.
-        slopes = (upstream[0][0], *(_of_keys(each, self.call.keys) for each in upstream[1:]))
+        slopes = (upstream[0][0], *(_of_keys(each, key.shape[2]) for each in upstream[1:]))
         total = sum((first * each).sum() for first, each in zip(firsts, slopes))
         wanted: list[Any] = []
         self.of_masks(others, wanted.append)
         of_query, of_key, of_value, of_slope, *rest = total.gradient(query, key, value, slope, *wanted)
         of_masks = self.of_masks(others, lambda _: rest[0])
-        return (None, None, None, of_query, of_key, of_slope, None, None, None, None, *of_masks, of_value)
+        return (*(None,) * 3, of_query, of_key, of_value, of_slope, *(None,) * 4, *of_masks)
 
 
 def _of_keys(tensor: Any, keys: int) -> Any:

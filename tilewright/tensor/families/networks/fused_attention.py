@@ -12,7 +12,7 @@ from tilewright.base.dtype import dtypes
 from tilewright.base.errors import DeviceError
 from tilewright.base.records import record, replace
 from tilewright.base.target import TensorCore
-from tilewright.graph.kernels.attention import LOG2_E, Attention, forward_kernel
+from tilewright.graph.kernels.attention import LOG2_E, Attention, forward_kernel, has_factors
 from tilewright.graph.kernels.attention_gradient import key_gradient_kernel, query_gradient_kernel
 from tilewright.graph.kernels.values import memory_behind
 from tilewright.graph.sizes import is_symbolic
@@ -25,6 +25,7 @@ from tilewright.tensor.families.networks.attention_layout import (
     broadcast_strides,
     dense_steps,
     find_layouts,
+    separate_use,
     set_apart,
     with_heads,
 )
@@ -85,7 +86,8 @@ def fused_attention(query: T, key: T, value: T, mask: T | None, is_causal: bool,
     )
     rule = _Gradient(call, layouts, is_transposed, query.shape[-1], plain)
     out = rule.empty(operands[0], is_transposed[0])
-    sums = query.empty(batch, heads, rows, dtype=dtypes.float32, device=query.device)
+    kinds = (2,) if has_factors(mask) else ()
+    sums = query.empty(*kinds, batch, heads, rows, dtype=dtypes.float32, device=query.device)
     found: T = out.custom_kernel(sums, *memories, *masks, fxn=_Kernel(forward_kernel, call), grad_fxn=rule)[0]
     result: T = rule.narrowed(_transposed(found, is_transposed[0])).reshape(*query.shape)
     return result
@@ -215,8 +217,13 @@ class _Gradient(_Rule):
 
     def __call__(self, upstream: Any, out: Any, sums: Any, *given: Any) -> tuple[Any, ...]:
         memories, masks, slope = given[:3], given[3:], upstream[0]
-        delta = (slope.float() * out.float()).sum(-1)
-        arguments = (*memories, slope, sums, delta.transpose(1, 2) if self.is_transposed[0] else delta, *masks)
+        own = slope.float()
+        if has_factors(masks[0] if masks else None):
+            own = own * _transposed(sums[1], self.is_transposed[0]).unsqueeze(-1)
+        delta = _transposed((own * out.float()).sum(-1), self.is_transposed[0])
+        arguments = (*memories, slope, sums, delta, *masks)
+        if has_factors(masks[0] if masks else None):
+            arguments = (*memories, own.cast(slope.dtype).detach(), sums, delta, *masks, slope)
         views, is_transposed = self.views(memories), (*self.is_transposed, self.is_transposed[1])
         query, key, value = map(self.empty, views, is_transposed)
         facts = (self.call, self.layouts, self.is_transposed, self.features, self.plain)
@@ -228,7 +235,7 @@ class _Gradient(_Rule):
         dense += key.custom_kernel(value, *arguments, fxn=kernels[1], grad_fxn=rules[1])[:2]
         found = self.of_memories(memories, list(map(_transposed, dense, is_transposed)))
         for mask in masks:  # its gradient has the size of the scores, and is computed only where it is used
-            own = set_apart(mask)
+            own = separate_use(mask)
             is_float = mask.dtype.is_float
             found.append(self.attend(views, (own,)).gradient(own, gradient=slope)[0] if is_float else None)
         return (None, None, *found)
@@ -237,14 +244,16 @@ class _Gradient(_Rule):
 @record
 class _SecondGradient(_Rule):
     """The gradient rule of a gradient kernel, whose arguments are: outputs, operands, the gradient of the result,
-    logsumexp, deltas and mask. It differentiates attention built from other operations."""
+    logsumexp, deltas, mask, and with a float mask the gradient of the result once more, before it was multiplied by
+    the factors of the rows. It differentiates attention built from other operations."""
 
     targets: tuple[int, ...]
 
     def __call__(self, upstream: Any, *given: Any) -> tuple[Any, ...]:
         count = len(self.targets)
-        memories, masks = given[count : count + 3], [set_apart(each) for each in given[count + 6 :]]
-        views, slope = list(map(set_apart, self.views(memories))), set_apart(given[count + 3])
+        memories, masks = given[count : count + 3], [set_apart(each) for each in given[count + 6 : count + 7]]
+        is_scaled = len(given) > count + 7
+        views, slope = list(map(set_apart, self.views(memories))), set_apart(given[-1 if is_scaled else count + 3])
         firsts = self.attend(views, masks).gradient(*(views[n] for n in self.targets), gradient=slope)
         upstreams = upstream if count > 1 else (upstream,)
         total = sum(
@@ -255,4 +264,6 @@ class _SecondGradient(_Rule):
         found = total.gradient(*wanted)
         rest = iter(found[4:])
         of_masks = [next(rest) if mask.dtype.is_float else None for mask in masks]
-        return (*(None,) * count, *self.of_memories(memories, found[:3]), found[3], None, None, *of_masks)
+        of_slopes = [None, found[3]] if is_scaled else [found[3]]
+        of_memories = self.of_memories(memories, found[:3])
+        return (*(None,) * count, *of_memories, of_slopes[0], None, None, *of_masks, *of_slopes[1:])

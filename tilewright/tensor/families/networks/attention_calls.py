@@ -1,0 +1,163 @@
+"""What the kernels of attention share. In: the operands of a call. Out: whether a kernel may take them, their strides,
+the results of a kernel as tensors, and attention from other operations, for gradients that no kernel computes. Numbers
+of queries and keys may be symbolic."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from tilewright.base.dtype import DType, dtypes
+from tilewright.base.errors import DeviceError
+from tilewright.base.records import record, replace
+from tilewright.base.target import Target
+from tilewright.graph.kernels.block_builder import Size
+from tilewright.graph.kernels.custom import CustomKernel, arguments_used
+from tilewright.graph.ops import Ops, ParamArg
+from tilewright.graph.sizes import is_symbolic, min_size
+from tilewright.graph.spec import Shape, max_count
+from tilewright.graph.symbolic import SymbolicInt, size_node
+from tilewright.graph.uop import UOp
+from tilewright.runtime.device import open_driver
+from tilewright.tensor.families.networks.attention_layout import separate_use
+from tilewright.tensor.families.random import RandomMixin
+
+DTYPES = (dtypes.float32, dtypes.float16, dtypes.bfloat16, dtypes.float64)
+
+T = TypeVar("T", bound=RandomMixin)
+# Attention from other operations, as a function of (query, key, value, mask, is causal, dropout, random state).
+Plain = Callable[..., Any]
+
+
+def target_of(query: RandomMixin) -> Target | None:
+    """The facts of the device; None where there are several devices, or it cannot be opened."""
+    if not isinstance(query.device, str):
+        return None
+    try:
+        return open_driver(query.device).target
+    except DeviceError:  # which is told when something is computed
+        return None
+
+
+def fits(query: RandomMixin, key: RandomMixin, value: RandomMixin, mask: RandomMixin | None) -> bool:
+    """Whether the operands are queries, keys and values of one dtype for the same or shared heads, each with an
+    element, and a mask that broadcasts to the scores."""
+    given = (query, key, value)
+    if query.ndim < 2 or query.dtype not in DTYPES:
+        return False
+    if any(each.dtype is not query.dtype or each.ndim != query.ndim for each in given):
+        return False
+    if any(is_symbolic((*each.shape[:-2], each.shape[-1])) or min(map(min_size, each.shape)) < 1 for each in given):
+        return False
+    if query.shape[-1] != key.shape[-1] or key.shape[:-1] != value.shape[:-1]:
+        return False
+    if any(one not in (1, most) for one, most in zip(key.shape[:-3], query.shape[:-3])):
+        return False
+    if query.ndim > 2 and query.shape[-3] % key.shape[-3]:
+        return False
+    if mask is None:
+        return True
+    whole = (*query.shape[:-1], key.shape[-2])
+    sizes = (1,) * (len(whole) - mask.ndim) + mask.shape
+    is_known = mask.dtype.is_bool or mask.dtype in DTYPES
+    is_dense = query.ndim <= 4 and len(sizes) == len(whole)
+    return is_known and is_dense and all(one in (1, most) for one, most in zip(sizes, whole))
+
+
+def as_heads(tensor: T) -> T:
+    """The tensor as (batch, heads, time, features)."""
+    heads = tensor.shape[-3] if tensor.ndim > 2 else 1
+    return tensor.reshape(math.prod(tensor.shape[:-3]), heads, *tensor.shape[-2:])
+
+
+def symbolic_node(size: int) -> Size:
+    """The size as kernels have it: a number, or an expression of variables."""
+    return size.node if isinstance(size, SymbolicInt) else size
+
+
+def distances(shape: Shape) -> tuple[UOp | None, ...]:
+    """The stride of each axis, None for axes of size 1."""
+    steps: list[UOp | None] = []
+    step: int = 1
+    for size in reversed(shape):
+        steps.append(None if size == 1 else size_node(step))
+        step = step * size
+    return tuple(reversed(steps))
+
+
+# ---------------------------------------------------------------- kernels
+
+
+def call_kernel(
+    write: Callable[..., UOp],
+    call: Any,
+    outputs: Sequence[tuple[DType, Shape]],
+    sources: Sequence[T],
+    gradient: Callable[..., Any],
+) -> list[T]:
+    """The outputs of the kernel `write(call, *memories)`, which are its first memories, after it has run. It must use
+    the last memory: a launch gives symbolic sizes after those that a kernel uses. Others may be for its gradient."""
+    first: Any = sources[0]
+    memories = (*outputs, *((each.dtype, each.shape) for each in sources))
+    kinds, shapes = (tuple(found) for found in zip(*memories))
+    count = len(outputs)
+    fills = tuple(slot for slot, (_, shape) in enumerate(outputs) if not is_symbolic(shape))
+    kernel = CustomKernel(
+        _written_kernel(write, call, fills, tuple((kind, max_count(shape)) for kind, shape in memories)),
+        0,
+        shapes,
+        kinds,
+        tuple(range(count)),
+        (*(None,) * count, *range(len(sources))),
+        tuple(dict.fromkeys(size for shape in shapes for size in shape if is_symbolic((size,)))),
+        first._gradient_of(gradient),
+    )
+    nodes = tuple(each.uop for each in sources)
+    return [
+        first._new(UOp(Ops.CUSTOM_KERNEL, kinds[slot], nodes, kernel._replace(output=slot)), *sources[1:])
+        for slot in range(count)
+    ]
+
+
+@functools.lru_cache(64)
+def _written_kernel(
+    write: Callable[..., UOp], call: Any, fills: tuple[int, ...], memories: tuple[tuple[DType, int], ...]
+) -> UOp:
+    """Cached, since the layers of a model call the same kernel. `fills` are the outputs that it writes whole."""
+    ast = write(call, *(UOp(Ops.PARAM, kind, (), ParamArg(n, size)) for n, (kind, size) in enumerate(memories)))
+    assert len(memories) - 1 in frozenset.union(*arguments_used(ast))
+    return ast.replace(arg=replace(ast.arg, fills=fills))
+
+
+# ---------------------------------------------------------------- gradients
+
+
+@record
+class Rule:
+    """A gradient rule of a kernel. `others` of a call are a mask and a random state, where it has them."""
+
+    call: Any
+    plain: Plain
+
+    def attend(self, query: Any, key: Any, value: Any, others: Sequence[Any]) -> Any:
+        """The result, from other operations."""
+        call, rest = self.call, list(others)
+        mask = rest.pop(0) if call.mask is not None else None
+        keyed = [each.repeat_interleave(call.shared, 1) if call.shared > 1 else each for each in (key, value)]
+        return self.plain(query, *keyed, mask, call.is_causal, call.dropout, rest[0] if rest else None)
+
+    def of_masks(self, others: Sequence[Any], gradient: Callable[[Any], Any]) -> list[Any]:
+        """A gradient for a float mask, none for a bool mask and the random state."""
+        is_mask = [n == 0 and self.call.mask is not None and each.dtype.is_float for n, each in enumerate(others)]
+        return [gradient(each) if flag else None for flag, each in zip(is_mask, others)]
+
+    def mask_gradients(self, query: Any, key: Any, value: Any, others: Sequence[Any], slope: Any) -> list[Any]:
+        """They have the size of the scores, and are computed only where they are used."""
+
+        def of_mask(mask: Any) -> Any:
+            own = separate_use(mask)
+            return self.attend(query, key, value, (own, *others[1:])).gradient(own, gradient=slope)[0]
+
+        return self.of_masks(others, of_mask)
