@@ -25,7 +25,7 @@ from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import stride
-from tilewright.kernel.heuristics.default import MIN_WORK
+from tilewright.kernel.heuristics.default import BRIEF_WORK, MIN_WORK
 from tilewright.kernel.heuristics.streams import STREAMS
 
 # What is spilled needs local memory, as every CPU has.
@@ -82,6 +82,10 @@ def test_a_transposition_stores_lines_and_reads_what_registers_hold(shape: tuple
     assert len(stored) == len(loaded) == 1
     assert stored[0] * store.dtype.itemsize == target.line_bytes or stored[0] == shape[-2]
     assert 4 <= loaded[0] <= target.vector_registers // 2
+    # What the L1 keeps of the lines is read later: a tile that registers do not hold is spilled, and takes LLVM long.
+    if target.l1_lines((stride(load, made.view.axes[0]) or 0) * load.dtype.itemsize) >= 2 * stored[0]:
+        held = stored[0] * loaded[0] // target.lanes(load.dtype)
+        assert held <= max(target.vector_registers // 2, stored[0])
     # The loop along which is read is inside, where the other has enough tasks: the prefetcher follows it.
     loops = [axis for axis in made.view.axes if axis.arg.kind in (AxisType.LOOP, AxisType.THREAD)]
     if min(shape[-2:]) > 512:
@@ -193,3 +197,12 @@ def test_work_below_the_threshold_has_no_threads(size: int, is_parallel: bool) -
     made = chosen_for(build.alu(Ops.NEG, leaf(0, size)), WIDE)
     stores_vectors(made)
     assert (made.uses(OptOps.THREAD) == 1) is is_parallel
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_a_brief_kernel_has_a_tile_of_one_vector(target: Target) -> None:
+    """LLVM takes longer for a larger one than it saves in a thousand runs."""
+    lanes = target.lanes(leaf(0, 1).dtype)
+    brief, long = (chosen_for(build.alu(Ops.NEG, leaf(0, size)), target) for size in (BRIEF_WORK, 1 << 20))
+    assert brief.tile == lanes
+    assert long.tile > lanes

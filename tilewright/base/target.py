@@ -186,6 +186,13 @@ class Target:
         way_bytes = max(self.line_bytes, self.l1_bytes // self.l1_ways)
         return self.l1_ways * (way_bytes // math.gcd(way_bytes, max(self.line_bytes, step_bytes)))
 
+    def transposed_lanes(self, itemsize: int, rows: int, step_bytes: int) -> int:
+        """How many elements of each of `rows` rows, `step_bytes` apart, are transposed in registers at a time: a line
+        of each, or what half of the registers hold, where the L1 keeps the lines until all of them is used."""
+        line, lanes = max(1, self.line_bytes // itemsize), max(1, self.vector_bytes // itemsize)
+        held = max(1, self.vector_registers // 2 // max(1, rows)) * lanes
+        return held if held < line and self.l1_lines(step_bytes) >= 2 * rows else line
+
     def lanes(self, dtype: DType) -> int:
         """Elements of `dtype` in one vector register."""
         return max(1, self.vector_bytes // max(dtype.itemsize, 1))

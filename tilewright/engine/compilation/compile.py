@@ -11,7 +11,14 @@ from tilewright.base.config import options
 from tilewright.base.events import emit, listeners, stage_timer, stage_times
 from tilewright.base.forks import renewed_lock
 from tilewright.base.records import mutable_record, replace
-from tilewright.engine.compilation.stored import is_usable, kernel_key, kernel_options, read_kernel, write_kernel
+from tilewright.engine.compilation.stored import (
+    is_usable,
+    kernel_key,
+    kernel_options,
+    read_kernel,
+    wants_results_alone,
+    write_kernel,
+)
 from tilewright.engine.compilation.workers import Workers, tuned_interpreter
 from tilewright.engine.recent import KERNELS_PER_PLAN, RecentTable
 from tilewright.graph.records import Opt, Program
@@ -149,7 +156,9 @@ def _compile_missing(wanted: dict[tuple[object, ...], tuple[UOp, str]], workers:
     stored_keys: dict[tuple[object, ...], str | None] = {}
     alike: dict[tuple[object, ...], tuple[object, ...]] = {}  # of several devices with one target, the first's key
     twins: dict[tuple[object, ...], tuple[object, ...]] = {}
-    for key, (ast, device) in wanted.items():
+    texts: dict[str, Draft] = {}  # the drafts that are compiled here, by the key of their text
+    longest = _longest_of(wanted)
+    for key, (ast, device) in sorted(wanted.items(), key=lambda item: item[0] in longest):
         stored_keys[key] = _stored_key(ast, device)
         found = _load_stored(stored_keys[key], device)
         if found is not None:
@@ -160,14 +169,19 @@ def _compile_missing(wanted: dict[tuple[object, ...], tuple[UOp, str]], workers:
         if first != key:
             twins[key] = first
             continue
-        draft = drafts[key] = draft_kernel(ast, device, _found_opts(ast, device))
+        draft = _shorter(drafts.get(longest.get(key, ())), ast) or draft_kernel(ast, device, _found_opts(ast, device))
         draft.stored_key = stored_keys[key]
-        if draft.binary is None:
-            workers.give(draft.compile, len(draft.source))
-        else:
+        drafts[key] = draft
+        if draft.binary is not None:
             workers.give(draft.store)
+        elif texts.setdefault(draft.key, draft) is draft:
+            workers.give(draft.compile, len(draft.source))
     with stage_timer("compile"):  # the wait for the last of them: the others ran in parallel with earlier stages
         workers.finish()
+    for draft in drafts.values():
+        if draft.binary is None:
+            draft.binary = texts[draft.key].binary
+            draft.store()
     for key, first in twins.items():
         drafts[key] = replace(drafts[first], device=wanted[key][1], stage_times={}, stored_key=stored_keys[key])
     for key, draft in drafts.items():
@@ -175,6 +189,27 @@ def _compile_missing(wanted: dict[tuple[object, ...], tuple[UOp, str]], workers:
         if not listeners and not options.BEAM:
             # The graphs and the text take more memory than all else together, and can be made again from the kernel.
             made.draft = None
+
+
+def _longest_of(wanted: dict[tuple[object, ...], tuple[UOp, str]]) -> dict[tuple[object, ...], tuple[object, ...]]:
+    """For each kernel that may share the text of a longer one, the longest."""
+    if len(wanted) == 1 or options.NOOPT or not wants_results_alone():
+        return {}
+    from tilewright.graph.kernels.lengths import longest_of  # not needed by a first result of one kernel
+
+    shared = {key: ast for key, (ast, device) in wanted.items() if open_driver(device).shares_kernels}
+    return longest_of([(key, key[1:], ast) for key, ast in shared.items()])
+
+
+def _shorter(longest: Draft | None, ast: UOp) -> Draft | None:
+    """The draft of a kernel with the text of a longer one; None where it needs its own."""
+    if longest is None:
+        return None
+    # Like the stages, not needed by a start that finds every kernel on disk.
+    from tilewright.engine.compilation.shorter import shorter_program
+
+    program = shorter_program(longest.program, longest.ast, ast)
+    return None if program is None else replace(longest, ast=ast, program=program, stage_times={})
 
 
 def load_kernels(wanted: Sequence[tuple[str, str]]) -> list[LoadedKernel] | None:

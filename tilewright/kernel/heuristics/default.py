@@ -49,6 +49,8 @@ MAX_WINDOW = 16
 MIN_MEMOISED_COST = 8
 # Iterations per thread below which threads gain nothing.
 MIN_WORK = 1 << 14
+# Iterations of a kernel without sums that takes about a microsecond.
+BRIEF_WORK = 1 << 12
 
 
 def choose_opts(view: KernelView) -> tuple[Opt, ...]:
@@ -114,7 +116,7 @@ def choose_with_reason(view: KernelView) -> tuple[tuple[Opt, ...], str]:
 def tile_along(builder: OptBuilder, axis: UOp, lanes: int) -> None:
     """A tile of vectors along the axis, and of rows where that reuses a load."""
     view, registers = builder.view, builder.target.vector_registers // 2
-    if spills_constants(view) or not is_counted(axis):
+    if spills_constants(view) or is_brief(view) or not is_counted(axis):
         builder.vectorise(axis, 1 if is_counted(axis) else 2, lanes)
         return
     rows = tile_axes(view, axis)
@@ -140,6 +142,12 @@ def overlap_rows(builder: OptBuilder) -> None:
     amounts = [n for n in range(2, INDEPENDENT_VECTORS + 1) if inside and size_of(inside[-1]) % n == 0]
     if amounts:
         builder.upcast(inside[-1], amounts[-1])
+
+
+def is_brief(view: KernelView) -> bool:
+    """Whether a kernel without sums takes less time in a thousand runs than LLVM needs for it. A tile of one vector
+    then takes LLVM half of that: up to a dozen instructions it schedules without counting registers."""
+    return not view.reduces and math.prod(map(size_of, view.axes)) <= BRIEF_WORK
 
 
 def spills_constants(view: KernelView) -> bool:

@@ -53,9 +53,11 @@ def square_tile(builder: OptBuilder, outer: UOp, inner: UOp) -> None:
     lines. The loop of the loads is inside: their lines are prefetched. The stores are non-temporal."""
     itemsize = max(store.dtype.itemsize for store in builder.view.stores)
     lanes = max(1, builder.target.line_bytes // itemsize)
+    steps = [abs(stride(load, outer) or 0) * load.dtype.itemsize for load in builder.view.loads]
+    loaded = min(builder.target.transposed_lanes(itemsize, min(lanes, size_of(outer)), step) for step in steps)
     outer, inner = builder.put_outside(outer, inner)
     builder.vectorise(outer, 1, lanes)
-    builder.vectorise(inner, 1, min(lanes, builder.target.vector_registers // 2))
+    builder.vectorise(inner, 1, min(loaded, builder.target.vector_registers // 2))
 
 
 def row_vectors(view: KernelView, axis: UOp, lanes: int) -> int:

@@ -211,7 +211,7 @@ def _copy_axes(
     """The axes of the copy, the tile's axes as expressions of them, and the mask of the copy."""
     if not threads:
         itemsize = max(access.dtype.itemsize, staged_dtype(view, access).itemsize)
-        return _panel_axes(tile, access, max(1, view.target.line_bytes // itemsize), slot)
+        return _panel_axes(tile, access, view.target, itemsize, slot)
     count = math.prod(size_of(axis) for axis in tile)
     team = math.prod(size_of(axis) for axis in threads)
     # Adjacent elements of the buffer are copied by adjacent threads.
@@ -240,13 +240,12 @@ def _copy_axes(
     return made, coordinates, number < count if rounds * team * lanes > count else None
 
 
-def _panel_axes(tile: list[UOp], access: UOp, lanes: int, slot: int) -> tuple[list[UOp], dict[UOp, UOp], UOp | None]:
-    """One loop per axis, those of the largest stride in the buffer outside. Vectors of `lanes` are loaded along the
-    axis of stride 1 in the buffer, and stored along a tile that has stride 1 in the copy."""
-    walked = [axis for axis in reversed(tile) if stride(access, axis) == 1]
-    vectors = {*walked[:1], *(axis for axis in tile[-1:] if axis.arg.kind.is_tile)}
-    # Vectors along two axes are transposed in registers, which hold that many.
-    most = lanes if len(vectors) > 1 else _MAX_PANEL_LINES * lanes
+def _panel_axes(
+    tile: list[UOp], access: UOp, target: Target, itemsize: int, slot: int
+) -> tuple[list[UOp], dict[UOp, UOp], UOp | None]:
+    """One loop per axis, those of the largest stride in the buffer outside. Vectors are loaded along the axis of stride
+    1 in the buffer, and stored along a tile that has stride 1 in the copy."""
+    vectors = _panel_vectors(tile, access, target, itemsize)
     made: list[UOp] = []
     coordinates: dict[UOp, UOp] = {}
     inside: list[UOp] = []
@@ -261,14 +260,28 @@ def _panel_axes(tile: list[UOp], access: UOp, lanes: int, slot: int) -> tuple[li
             coordinates[axis] = around[axis] + loop(part, AxisType.LOOP) if part > 1 else around[axis]
         elif axis not in vectors:
             coordinates[axis] = loop(size, AxisType.LOOP)
-        elif size <= most:
+        elif size <= vectors[axis][-1]:
             coordinates[axis] = loop(size, AxisType.UPCAST)
         else:
-            amount = next((n for n in range(most, 0, -lanes) if size % n == 0), lanes)
+            amount = next((n for n in reversed(vectors[axis]) if size % n == 0), vectors[axis][0])
             coordinates[axis] = loop(-(-size // amount), AxisType.LOOP) * amount + loop(amount, AxisType.UPCAST)
             if size % amount:
                 inside.append(coordinates[axis] < size)
     return made, coordinates, functools.reduce(UOp.__and__, inside) if inside else None
+
+
+def _panel_vectors(tile: list[UOp], access: UOp, target: Target, itemsize: int) -> dict[UOp, range]:
+    """The axes that a panel is copied in vectors along, and the lengths to choose from. Vectors along two axes are
+    transposed in registers."""
+    lanes = max(1, target.line_bytes // itemsize)
+    walked = next((axis for axis in reversed(tile) if stride(access, axis) == 1), None)
+    stored = tile[-1] if tile and tile[-1].arg.kind.is_tile else None
+    if walked is None or stored is None or walked is stored:
+        longest = range(lanes, _MAX_PANEL_LINES * lanes + 1, lanes)
+        return {axis: longest for axis in (walked, stored) if axis is not None}
+    step_bytes = abs(stride(access, stored) or 0) * access.dtype.itemsize
+    loaded = target.transposed_lanes(itemsize, min(lanes, size_of(stored)), step_bytes)
+    return {walked: range(loaded, loaded + 1), stored: range(lanes, lanes + 1)}
 
 
 def _streams(tile: list[UOp], order: list[UOp], axis: UOp) -> int:
