@@ -59,6 +59,10 @@ CASES: dict[str, Callable[[], Tensor]] = {
     "row_maximum_of_halves": lambda: numbers(16, 4096, dtype="float16").max(-1),
     "bfloat16_product_with_a_vector": lambda: numbers(512, 1024, dtype="bfloat16") @ numbers(1024, dtype="bfloat16"),
     "product_of_matrices": lambda: numbers(256, 256) @ numbers(256, 256),
+    "short_product_of_matrices": lambda: (numbers(512, 64) @ numbers(64, 512)).relu(),
+    "product_of_odd_matrices": lambda: numbers(401, 333) @ numbers(333, 299),
+    "batched_product": lambda: numbers(5, 200, 300) @ numbers(5, 300, 130),
+    "float32_convolution": lambda: numbers(2, 64, 20, 20).conv2d(numbers(64, 64, 3, 3), padding=1),
     "bytes": lambda: numbers(4096, dtype="uint8") * 3 + 1,
     "sine_of_doubles": lambda: numbers(100, dtype="float64").sin(),
     "padded_any": lambda: (numbers(7, 33) > 0).pad(((1, 1), (2, 2))).any(-1),
@@ -108,12 +112,16 @@ GOLDEN_CASES: dict[str, tuple[Callable[[], Tensor], tuple[Opt, ...]]] = {
         lambda: numbers(256, 128, dtype="float16") @ numbers(512, 128, dtype="float16").T,
         (Opt(OptOps.TC, 2, "mma_float16_128x128"),),
     ),
+    "float32_product_in_parts": (
+        lambda: numbers(100, 200) @ numbers(70, 200).T,
+        (Opt(OptOps.TC, 2, "wgmma_float32x3_64x64"),),
+    ),
     "half": (lambda: numbers(4096, dtype="float16") * 2, (Opt(OptOps.UPCAST, 0, 8), Opt(OptOps.LOCAL, 0, 128))),
 }
 
 
 # What AMD's cards do not have.
-CUDA_ONLY = frozenset({"warp_group_product", "warp_product"})
+CUDA_ONLY = frozenset({"warp_group_product", "warp_product", "float32_product_in_parts"})
 
 
 @pytest.mark.parametrize("case", GOLDEN_CASES)

@@ -12,14 +12,18 @@ import pytest
 
 from tests.kernel.test_tensor_core import BF16, compare, empty, kernel_of, reason
 from tilewright import Tensor
-from tilewright.backends.cuda.cores import thread_core, warp_group_core
+from tilewright.backends.cuda.cores import part_core, thread_core, warp_group_core
 from tilewright.base.target import TensorCore
 from tilewright.graph.ops import Ops
 from tilewright.graph.walk import toposort
 from tilewright.kernel.axes import view_kernel
 from tilewright.kernel.transforms.tensor_core import check_bulk
 
-CORES = (warp_group_core(BF16, 64, 64), warp_group_core(BF16, 64, 128), thread_core(64, 64), thread_core(64, 128))
+CORES = (
+    *(warp_group_core(BF16, 64, 64), warp_group_core(BF16, 64, 128)),
+    *(thread_core(64, 64), thread_core(64, 128)),
+    part_core(64, 64),
+)
 CASES = 24
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tilewright import Tensor, dtypes
-from tilewright.backends.cuda.cores import thread_core, warp_group_core
+from tilewright.backends.cuda.cores import part_core, thread_core, warp_group_core
 from tilewright.backends.python.device import python_target
 from tilewright.backends.python.emulator import run_program
 from tilewright.base.dtype import DType
@@ -104,7 +104,9 @@ def test_the_emulator_agrees(name: str) -> None:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
-    "core", [CORE, warp_group_core(BF16, 128, 128), thread_core(64, 64)], ids=lambda core: core.name
+    "core",
+    [CORE, warp_group_core(BF16, 128, 128), thread_core(64, 64), part_core(64, 64), part_core(128, 128)],
+    ids=lambda core: core.name,
 )
 @pytest.mark.parametrize("name", STAGED)
 def test_staged_operands(name: str, core: TensorCore) -> None:

@@ -42,6 +42,11 @@ def _option(
 class Options:
     """The options, one attribute each. Read them as `options.DEBUG`; change them with `Context` or `set_option`."""
 
+    ALLOW_BF16X6 = _option(
+        1,
+        "0 keeps tensor cores from multiplying float32, which they do as sums of bfloat16 parts with float32 accuracy.",
+        affects=TARGET,
+    )
     ALLOW_TF32 = _option(0, "1 lets tensor cores multiply float32 with 10 bits of fraction, as tf32.", affects=TARGET)
     BEAM = _option(
         0,

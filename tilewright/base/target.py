@@ -72,7 +72,11 @@ class TensorCore:
     thread holds the elements whose row and column the axes give. `depth` steps of the summed axis are taken at a time.
     An operand has that axis contiguous in memory or, where `transposes`, its rows or columns. `staged_line_bytes` says
     that it multiplies tiles in local memory: in lines of that many bytes along the axis that is contiguous; 0 for lines
-    along the operand's own axis, as long as the tile."""
+    along the operand's own axis, as long as the tile.
+
+    Where there are `parts`, an operand is staged as that many numbers of dtype `part` whose sum it is, and the products
+    of parts are added: all but those below the rounding of the accumulator. A step of the sum starts from zero, and is
+    added to the accumulators in registers: tensor cores truncate what they add."""
 
     name: str
     operand: DType
@@ -88,6 +92,19 @@ class TensorCore:
     unaligned_column_axes: tuple[CoreAxis, ...] = ()
     is_bulk: bool = True  # multiplies operands that the copy engine fetches from memory
     staged_line_bytes: int | None = None
+    part: DType | None = None
+    parts: int = 1
+
+    @property
+    def multiplied(self) -> DType:
+        """The dtype of what lies in local memory."""
+        return self.part or self.operand
+
+    @property
+    def wants_vectors(self) -> bool:
+        """Whether products are so fast that operands are better copied into an order in which they are staged as
+        vectors."""
+        return self.transposes and (self.is_bulk or self.parts > 1)
 
     @property
     def threads(self) -> int:
@@ -101,7 +118,7 @@ class TensorCore:
         """How a tile of `size` rows or columns lies in local memory: along the sum or not, where a core takes both."""
         if not self.staged_line_bytes:
             return TileLayout(size, 0, 1, size + _LINE_PADDING)
-        line = self.staged_line_bytes // self.operand.itemsize
+        line = self.staged_line_bytes // self.multiplied.itemsize
         if is_summed_fast or not self.transposes:
             return TileLayout(size, 0, line, 1)
         return TileLayout(line, line * self.depth, 1, line)

@@ -163,13 +163,15 @@ class DotArg(NamedTuple):
 
 
 class TileDotArg(NamedTuple):
-    """The argument of a TILE_DOT: the name of the tensor core that computes it, the length of the sum, and how the
-    tiles of both operands lie in local memory; None for a left one in registers."""
+    """The argument of a TILE_DOT: the name of the tensor core that computes it, the length of the sum, how the tiles of
+    both operands lie in local memory (None for a left one in registers), and how many parts an operand is the sum
+    of."""
 
     core: str
     length: int
     left: TileLayout | None
     right: TileLayout
+    parts: int = 1
 
 
 _LN2 = math.log(2)

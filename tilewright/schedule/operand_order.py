@@ -187,7 +187,7 @@ def _misplaced(
         return []
     factors = [_factor(operand, element) for operand in product.src]
     dtype = factors[0].base.dtype
-    cores = [core for core in facts_of(node).tensor_cores if core.operand is dtype and core.transposes and core.is_bulk]
+    cores = [core for core in facts_of(node).tensor_cores if core.operand is dtype and core.wants_vectors]
     if not cores or factors[1].base.dtype is not dtype:
         return []
     lanes = VECTOR_BYTES // dtype.itemsize
@@ -206,7 +206,8 @@ def _misplaced(
     ]
     if all(is_good):
         return []
-    found = _short_rows(factors, own, inner, is_good, ordered, lanes) if not is_in_windows else None
+    is_bulk = any(core.is_bulk for core in cores)
+    found = _short_rows(factors, own, inner, is_good, ordered, lanes) if is_bulk and not is_in_windows else None
     if found is not None:
         return found
     best: tuple[int, int, list[tuple[_Factor, int]]] | None = None

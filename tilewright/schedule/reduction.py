@@ -5,6 +5,8 @@ The split depends on the shape alone, on a card also on its number of cores, so 
 
 from __future__ import annotations
 
+import math
+
 from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
 from tilewright.base.target import Target
@@ -35,14 +37,15 @@ MIN_COLUMN_PART = 32
 RESULTS_PER_CORE = 8
 MAX_GROUP_PARTS = 1024
 # A product on tensor cores: rows and columns of a tile, the least summed length of a part, operations per core and
-# clock, bytes per core and clock from the shared cache and from memory, clocks per launch, and the least estimated
-# speedup for which the product is split.
+# clock of short floats, the share of its peak that a core of float32 reaches, bytes per core and clock from the shared
+# cache and from memory, clocks per launch, and the least estimated speedup for which the product is split.
 TILE_ROWS, TILE_COLUMNS = 128, 256
 MIN_SUMMED = 256
-SHORT_FLOAT_OPERATIONS, FLOAT_OPERATIONS = 3500.0, 192.0
+SHORT_FLOAT_OPERATIONS, FLOAT_EFFICIENCY = 3500.0, 0.75
 CACHE_BYTES, MEMORY_BYTES = 40.0, 16.0
 LAUNCH_CLOCKS = 5000.0
 MIN_SPLIT_GAIN = 1.25
+VECTOR_BYTES = 16
 
 
 def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
@@ -61,7 +64,7 @@ def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
     work, results = max_count(source.shape), max_count(node.shape)
     group_cores = target.cores if target is not None and target.has_local else 0
     if target is not None and target.tensor_cores and is_product(source, axes) and results > 1:
-        return _fill_cores(node, group_cores)
+        return _fill_cores(node, target)
     is_narrow = node.arg[0] is Ops.ADD and results <= FEW_PRODUCTS and is_product(source, axes)
     if results > (FEW_PRODUCTS if is_narrow else FEW_RESULTS):
         return _split_product(node) or (_split_columns(node, work, results) if group_cores else None)
@@ -182,7 +185,7 @@ def _split_product(node: UOp) -> UOp | None:
     return _split_axis(source, source.shape, node, summed[0], parts) if parts > 1 else None
 
 
-def _fill_cores(node: UOp, cores: int) -> UOp | None:
+def _fill_cores(node: UOp, target: Target) -> UOp | None:
     """A matrix product with fewer tiles than a card has cores is summed in parts, each with tiles of its own. The parts
     are written and read once more; the least estimate wins."""
     source = node.src[0]
@@ -192,11 +195,12 @@ def _fill_cores(node: UOp, cores: int) -> UOp | None:
     axis = max(axes, key=lambda a: source.shape[a])
     size, length = source.shape[axis], max_count(source.shape) // max_count(node.shape)
     sides = _sides_of(source, axes)
-    whole = _product_clocks(node, sides, length, 1, cores)
+    whole = _product_clocks(node, sides, length, 1, target)
     best = (whole / MIN_SPLIT_GAIN, 1)
+    aligned = math.gcd(size, VECTOR_BYTES // min(_loaded_bytes(factor) for factor in _factors(source)))
     for parts in range(2, min(MAX_GROUP_PARTS, size, length // MIN_SUMMED) + 1):
-        if size % parts == 0:
-            best = min(best, (_product_clocks(node, sides, length, parts, cores), parts))
+        if size % (parts * aligned) == 0:  # parts of a row begin where vectors do
+            best = min(best, (_product_clocks(node, sides, length, parts, target), parts))
     parts = best[1]
     if parts == 1:
         return None
@@ -218,11 +222,13 @@ def _in_parts(node: UOp, axis: int, parts: int) -> UOp:
     return build.expand(first, (parts, *wide[:axis], wide[axis] // parts, *wide[axis + 1 :]))
 
 
-def _product_clocks(node: UOp, sides: tuple[int, int, int], length: int, parts: int, cores: int) -> float:
+def _product_clocks(node: UOp, sides: tuple[int, int, int], length: int, parts: int, target: Target) -> float:
     batch, rows, columns = sides
+    cores = target.cores
     depth = length / parts
     is_short = all(_loaded_bytes(factor) < dtypes.float32.itemsize for factor in _factors(node.src[0]))
-    operations = SHORT_FLOAT_OPERATIONS if is_short else FLOAT_OPERATIONS
+    peaks = [core.operations_per_clock for core in target.tensor_cores if core.operand is dtypes.float32]
+    operations = SHORT_FLOAT_OPERATIONS if is_short or not peaks else FLOAT_EFFICIENCY * max(peaks)
     nbytes = 2 if is_short else 4
     best = float("inf")
     for width in (TILE_ROWS, TILE_COLUMNS):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 
 from tilewright.base.dtype import DType, dtypes
+from tilewright.base.records import replace
 from tilewright.base.target import CoreAxis, TensorCore
 
 # Rows and columns of a work-group's tile on wgmma: one or two warp groups of 64 rows.
@@ -17,20 +18,26 @@ _THREAD_DEPTH = 16
 _THREAD_TILES = ((128, 128), (64, 128), (64, 64))
 # Operations of a multiprocessor per clock: of wgmma and mma on bytes (half as many on 2 bytes), and of float32.
 _GROUP_OPERATIONS, _WARP_OPERATIONS, _THREAD_OPERATIONS = 8192, 4096, 256
+# A float32 is the sum of three bfloat16; of the nine products of parts, six are not below its rounding.
+_PARTS, _PART_PRODUCTS = 3, 6
+_PART_TILES = ((128, 128), (64, 64))
 _HALVES = (dtypes.bfloat16, dtypes.float16)
 _BYTES = (dtypes.float8_e4m3, dtypes.float8_e5m2)
 
 
-def cores_of(arch: str, allow_tf32: bool) -> tuple[TensorCore, ...]:
-    """`allow_tf32` multiplies float32 with 10 bits of fraction, which the user must ask for."""
+def cores_of(arch: str, allow_tf32: bool, allow_bf16x6: bool) -> tuple[TensorCore, ...]:
+    """`allow_tf32` multiplies float32 with 10 bits of fraction, which the user must ask for; `allow_bf16x6` with all of
+    them, as sums of parts."""
     version = int((re.findall(r"sm_(\d+)", arch) or ["0"])[0])
     halves = _HALVES if version >= 80 else ()
     small = _BYTES if version >= 89 else ()
     singles = (dtypes.float32,) if allow_tf32 and version >= 80 else ()
     operands = (*halves, *small, *singles)
     groups = [warp_group_core(operand, *tile) for operand in operands for tile in _TILES] if arch == "sm_90a" else []
+    has_parts = arch == "sm_90a" and allow_bf16x6 and not singles
+    parts = [part_core(*tile) for tile in _PART_TILES] if has_parts else []
     threads = [thread_core(*tile) for tile in _THREAD_TILES]
-    return (*groups, *(warp_core(operand) for operand in operands), *threads)
+    return (*groups, *(warp_core(operand) for operand in operands), *parts, *threads)
 
 
 def is_warp_group_core(core: TensorCore) -> bool:
@@ -55,6 +62,20 @@ def warp_group_core(operand: DType, rows: int, columns: int) -> TensorCore:
         operations_per_clock=_GROUP_OPERATIONS / operand.itemsize,
         unaligned_column_axes=(CoreAxis(columns // 8, 8), CoreAxis(4, 2, 1), CoreAxis(2, 1)),
         staged_line_bytes=_LINE_BYTES,
+    )
+
+
+def part_core(rows: int, columns: int) -> TensorCore:
+    """float32 on wgmma, each operand as the sum of three bfloat16 (decision 44)."""
+    halves = warp_group_core(dtypes.bfloat16, rows, columns)
+    return replace(
+        halves,
+        name=f"wgmma_float32x{_PARTS}_{rows}x{columns}",
+        operand=dtypes.float32,
+        operations_per_clock=halves.operations_per_clock / _PART_PRODUCTS,
+        is_bulk=False,
+        part=dtypes.bfloat16,
+        parts=_PARTS,
     )
 
 

@@ -63,7 +63,7 @@ def cuda_target(card: Card | None = None, compiler: str = "") -> Target:
         native_ops=_NATIVE_OPS,
         atomics=ATOMIC_DTYPES,
         native_casts=frozenset({dtypes.float16, dtypes.bfloat16}),
-        tensor_cores=cores_of(arch, bool(options.ALLOW_TF32)),
+        tensor_cores=cores_of(arch, bool(options.ALLOW_TF32), bool(options.ALLOW_BF16X6)),
     )
 
 
@@ -75,11 +75,18 @@ class CudaDriver(Driver):
 
     def __init__(self, card: Card) -> None:
         self.card = card
-        self.target = cuda_target(card, toolchain())
+        self.targets: dict[tuple[int, ...], Target] = {}
         self.pool = Pool(card)
         self.staging = Staging(card)
         self.programs: dict[int, Program] = {}  # by the number of the loaded function
         self.unrestricted: dict[int, CudaKernel] = {}
+
+    @property
+    def target(self) -> Target:  # type: ignore[override]  # the options may change under an open device
+        allowed = (options.ALLOW_TF32, options.ALLOW_BF16X6)
+        if allowed not in self.targets:
+            self.targets[allowed] = cuda_target(self.card, toolchain())
+        return self.targets[allowed]
 
     @property
     def compile_threads(self) -> int:  # type: ignore[override]

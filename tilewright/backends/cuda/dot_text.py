@@ -118,19 +118,22 @@ def fetch_helper(rank: int) -> str:
 
 def multiply_helper(core: TensorCore, are_summed_fast: tuple[bool, bool]) -> str:
     """A function that adds the product of two tiles to the accumulators of a warp group. The instruction for
-    operands of 2 bytes states whether the summed axis is the contiguous one."""
+    operands of 2 bytes states whether the summed axis is the contiguous one. Products of parts may start from zero."""
     count = core.rows * core.columns // core.threads
-    kind, depth = OPERANDS[core.operand], STEP_BYTES // core.operand.itemsize
+    kind, depth = OPERANDS[core.multiplied], STEP_BYTES // core.multiplied.itemsize
     registers = ", ".join(f"%{number}" for number in range(count))
     orders = "".join(f", {int(not is_fast)}" for is_fast in are_summed_fast) if core.transposes else ""
     results = ", ".join(f'"+f"(acc[{number}])' for number in range(count))
     instruction = f"wgmma.mma_async.sync.aligned.m64n{core.columns}k{depth}.f32.{kind}.{kind}"
+    parameter, given, asks = "", "", "setp.eq.u32 add, 0, 0"
+    if core.parts > 1:
+        parameter, given, asks = ", int add", ', "r"(add)', f"setp.ne.b32 add, %{count + 2}, 0"
     return (
-        f"__device__ inline void multiply(float (&acc)[{count}], address left, address right) {{\n"
-        '  asm volatile("{\\n.reg .pred add;\\nsetp.eq.u32 add, 0, 0;\\n"\n'
+        f"__device__ inline void multiply(float (&acc)[{count}], address left, address right{parameter}) {{\n"
+        f'  asm volatile("{{\\n.reg .pred add;\\n{asks};\\n"\n'
         f'    "{instruction} {{{registers}}}, "\n'
         f'    "%{count}, %{count + 1}, add, 1, 1{orders};\\n}}\\n"\n'
-        f'    : {results}\n    : "l"(left), "l"(right));\n}}'
+        f'    : {results}\n    : "l"(left), "l"(right){given});\n}}'
     )
 
 

@@ -16,6 +16,8 @@ from tilewright.graph.walk import size_of
 ALIGNMENT = 1024
 # Work-groups that should fit a multiprocessor at the same time, and stages beyond which more do not help.
 GROUPS, MAX_STAGES = 2, 4
+# Planes of a tile that hold the high and the low half of numbers that are also there in parts.
+PLAIN_PLANES = 2
 
 
 @record
@@ -34,9 +36,18 @@ class TileRing:
     def steps(self) -> int:
         return 1 if self.step is None else size_of(self.step)
 
-    def bytes_of(self, memory: UOp) -> int:
-        nbytes = int(memory.arg.size) * memory.dtype.itemsize
+    @property
+    def planes(self) -> int:
+        """Of an operand's tile: one for each part. Where one step is all of the sum, the numbers themselves stay too;
+        otherwise they are staged again where they are needed."""
+        return self.core.parts + (PLAIN_PLANES if self.core.parts > 1 and self.step is None else 0)
+
+    def plane_bytes(self, memory: UOp) -> int:
+        nbytes = int(memory.arg.size) * (self.core.part or memory.dtype).itemsize
         return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+    def bytes_of(self, memory: UOp) -> int:
+        return self.planes * self.plane_bytes(memory)
 
     @property
     def stage_bytes(self) -> int:

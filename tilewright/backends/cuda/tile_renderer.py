@@ -12,10 +12,11 @@ from tilewright.backends.cuda import tile_text
 from tilewright.backends.cuda.dot_mma import name_threads, parts_of_tile
 from tilewright.backends.cuda.renderer import CudaLanguage
 from tilewright.backends.cuda.tile_plan import TileRing
+from tilewright.base.dtype import dtypes
 from tilewright.codegen.c_style.emitter import Emitter
 from tilewright.codegen.c_style.expressions import Expression
 from tilewright.codegen.c_style.launch import Launch
-from tilewright.codegen.c_style.memory import CStyleMemory, alignment
+from tilewright.codegen.c_style.memory import CStyleMemory, Row, alignment
 from tilewright.codegen.c_style.renderer import CStyleRenderer
 from tilewright.codegen.tiles import tile_part
 from tilewright.graph.affine import affine
@@ -26,6 +27,7 @@ from tilewright.graph.walk import consumers, size_of
 
 # Bytes that an asynchronous copy moves.
 COPY_BYTES = (4, 8, 16)
+PART_BYTES = 2
 
 
 class TileLanguage(CudaLanguage):
@@ -43,17 +45,22 @@ class TileLanguage(CudaLanguage):
 
 
 class TileMemory(CStyleMemory):
-    """Accesses to a swizzled tile; and copies that do not pass through registers."""
+    """Accesses to a swizzled tile; and copies that do not pass through registers. Where `planes` says how long they
+    are, numbers are stored in parts, one in each plane."""
 
-    def __init__(self, emitter: Emitter, tiles: Collection[UOp], is_swizzled: bool) -> None:
+    def __init__(
+        self, emitter: Emitter, tiles: Collection[UOp], is_swizzled: bool, planes: dict[UOp, int] | None = None
+    ) -> None:
         super().__init__(emitter)
         self.tiles = tiles
         self.is_swizzled = is_swizzled
+        self.planes = planes or {}
 
     def _position_in(self, index: UOp, position: Expression) -> Expression:
         if not self.is_swizzled or memory_of(index) not in self.tiles:
             return position
-        return Expression(f"swizzle<{index.dtype.itemsize}>({position.text})")
+        itemsize = PART_BYTES if memory_of(index) in self.planes else index.dtype.itemsize
+        return Expression(f"swizzle<{itemsize}>({position.text})")
 
     def _element(self, index: UOp, base: Expression | None, offset: int) -> str:
         position = self._position_in(index, self._position(base, offset))
@@ -64,11 +71,39 @@ class TileMemory(CStyleMemory):
             return super()._pointer(index, base, offset)
         return Expression(f"&{self._element(index, base, offset)}")
 
+    def _store_line(self, index: UOp, base: Expression | None, offset: int, values: list[Expression]) -> str:
+        plane = self.planes.get(memory_of(index))
+        if plane is None:
+            return super()._store_line(index, base, offset, values)
+        numbers = ", ".join(value.text for value in values)
+        return f"store_parts<{plane}>(how, {self._pointer(index, base, offset).text}, {numbers});"
+
+    def _load_element(self, index: UOp, row: Row, offset: int, label: str) -> Expression:
+        lanes = self._load_where(index, row, offset, 1)
+        return super()._load_element(index, row, offset, label) if lanes is None else lanes[0]
+
+    def _load_vector(self, index: UOp, row: Row, offset: int, width: int) -> list[Expression]:
+        lanes = self._load_where(index, row, offset, width)
+        return super()._load_vector(index, row, offset, width) if lanes is None else lanes
+
+    def _load_where(self, index: UOp, row: Row, offset: int, width: int) -> list[Expression] | None:
+        """Masked numbers that are staged in parts, loaded without a branch, behind which no other load could start;
+        None for other loads."""
+        if row.mask is None or row.otherwise != self.language.literal(dtypes.float32, 0) or not self.planes:
+            return None
+        if index.dtype is not dtypes.float32 or memory_of(index).op is not Ops.PARAM:
+            return None
+        name, pointer = self.emitter.fresh("vec"), self._pointer(index, row.base, offset)
+        self.emitter.line(f"const Numbers<{width}> {name} = load_where<{width}>({row.mask.text}, {pointer.text});")
+        return [Expression(f"{name}[{lane}]") for lane in range(width)]
+
     def copied_lanes(self, store: UOp) -> tuple[UOp | None, int] | None:
         """The axis along which a store copies elements of a buffer unchanged, and how many at a time; None where they
         cannot be copied asynchronously."""
         index, load = store.src[:2]
-        if memory_of(index) not in self.tiles or load.op is not Ops.LOAD or len(load.src) > 1:
+        if memory_of(index) not in self.tiles or memory_of(index) in self.planes:
+            return None
+        if load.op is not Ops.LOAD or len(load.src) > 1:
             return None
         facts, source = self.emitter.facts, load.src[0]
         if memory_of(source).op is not Ops.PARAM or facts.axes(load) != facts.axes(store):
@@ -117,7 +152,8 @@ class TileRenderer(CStyleRenderer):
     def __init__(self, program: Program, ring: TileRing, is_restricted: bool = True) -> None:
         super().__init__(program, TileLanguage(program, ring, is_restricted))
         self.ring = ring
-        self.tiles = TileMemory(self.emitter, ring.memories, ring.is_swizzled)
+        planes = {memory: ring.plane_bytes(memory) // PART_BYTES for memory in ring.memories}
+        self.tiles = TileMemory(self.emitter, ring.memories, ring.is_swizzled, planes if ring.core.parts > 1 else None)
         self.memory = self.tiles
         self.copies = self.tiles.find_copies(program)
         self.copied_loads = {store.src[1] for store in self.copies}
@@ -137,11 +173,15 @@ class TileRenderer(CStyleRenderer):
             self.emitter.line(line)
         if self.ring.step is None:
             self._name_tiles("0")
+            if self.ring.core.parts > 1:
+                self.emitter.line("const Staged<true, true> how;")
 
     def _name_tiles(self, slot: str) -> None:
         offset = 0
         for memory in self.ring.memories:
-            kind, name = self.language.memory_type(memory.dtype), self.memory.names[memory]
+            has_parts = self.ring.core.parts > 1
+            kind = "unsigned short" if has_parts else self.language.memory_type(memory.dtype)
+            name = self.memory.names[memory]
             start = f"ring + {slot} * {self.ring.stage_bytes} + {offset}"
             self.emitter.line(f"{kind}* const {name} = ({kind}*)({start});")
             offset += self.ring.bytes_of(memory)
@@ -156,9 +196,9 @@ class TileRenderer(CStyleRenderer):
         self.outside, self.emitter.lines = self.emitter.lines, []
         name = self.emitter.axis_name(axis)
         self.emitter.values[axis] = {(): Expression(name)}
-        self.emitter.line(
-            f"const auto stage_step = [&](const {self.language.type_name(axis.dtype)} {name}, int slot) {{"
-        )
+        how = "auto how, " if self.ring.core.parts > 1 else ""
+        kind = self.language.type_name(axis.dtype)
+        self.emitter.line(f"const auto stage_step = [&]({how}const {kind} {name}, int slot) {{")
         self.emitter.depth += 1
         self._name_tiles("slot")
 

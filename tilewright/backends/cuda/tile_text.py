@@ -3,7 +3,7 @@ describes how the pieces work together."""
 
 from __future__ import annotations
 
-from tilewright.backends.cuda import dot_text
+from tilewright.backends.cuda import dot_text, part_text
 from tilewright.backends.cuda.cores import is_warp_group_core
 from tilewright.backends.cuda.dot_text import PATTERN_BYTES, STEP_BYTES
 from tilewright.backends.cuda.tile_plan import ALIGNMENT, TileRing
@@ -46,12 +46,17 @@ __device__ inline void products_done() { asm volatile("wgmma.wait_group.sync.ali
 
 def groups(ring: TileRing) -> int:
     """Work-groups of a multiprocessor that the compiler leaves registers for."""
-    return 1 if registers(ring) > 96 else 2
+    return 1 if held_registers(ring) > 96 else 2
 
 
 def registers(ring: TileRing) -> int:
     """Elements of a tile that one thread holds."""
     return ring.core.rows * ring.core.columns // ring.core.threads
+
+
+def held_registers(ring: TileRing) -> int:
+    """Those of the sums, and of one step of them where it is added apart."""
+    return registers(ring) * (2 if ring.core.parts > 1 else 1)
 
 
 def register(ring: TileRing, row: int, column: int) -> int:
@@ -67,6 +72,8 @@ def prelude(ring: TileRing) -> list[str]:
     exchange = [dot_text.EXCHANGE] if _gather(ring) else []
     argument = ring.node.arg
     are_summed_fast = (is_summed_fast(argument.left), is_summed_fast(argument.right))
+    if ring.core.parts > 1:
+        return [HELPERS, GROUP_HELPERS, *part_text.prelude(ring, are_summed_fast), *exchange]
     return [HELPERS, GROUP_HELPERS, dot_text.multiply_helper(ring.core, are_summed_fast), *exchange]
 
 
@@ -80,6 +87,7 @@ def open_ring(ring: TileRing) -> list[str]:
         f"float acc[{registers(ring)}];",
         "#pragma unroll",
         f"for (int n = 0; n < {registers(ring)}; n++) acc[n] = 0.0f;",
+        *(part_text.open_parts(ring) if ring.core.parts > 1 else []),
     ]
 
 
@@ -93,9 +101,14 @@ def multiply_once(ring: TileRing) -> list[str]:
         "stores_done();",
         "__syncthreads();",
         *_multiply_stage(ring, "shared_address(ring)"),
-        "products_done();",
-        *_gather(ring),
+        "end_step(shared_address(ring));" if ring.core.parts > 1 else "products_done();",
+        *_finish(ring),
     ]
+
+
+def _finish(ring: TileRing) -> list[str]:
+    """What all sums need after the last step."""
+    return [*(part_text.finish(ring) if ring.core.parts > 1 else []), *_gather(ring)]
 
 
 def _gather(ring: TileRing) -> list[str]:
@@ -106,33 +119,40 @@ def multiply_steps(ring: TileRing) -> list[str]:
     """All steps, staged `stages - 1` ahead. A stage is filled again after every thread has seen its product done."""
     ahead, is_async = ring.stages - 1, is_warp_group_core(ring.core)
     place = f"ring + slot * {ring.stage_bytes}"
-    multiply = _multiply_stage(ring, f"shared_address({place})" if is_async else place)
-    stage = [f"if (step + {ahead} < {ring.steps}) stage_step(step + {ahead}, next);", "copies_sent();"]
+    address = f"shared_address({place})"
+    multiply = _multiply_stage(ring, address if is_async else place)
+    how = "Staged<true, false>(), " if ring.core.parts > 1 else ""
+    stage = [f"if (step + {ahead} < {ring.steps}) stage_step({how}step + {ahead}, next);", "copies_sent();"]
     return [
         "#pragma unroll 1",
         f"for (int step = 0; step < {ahead}; step++) {{",
         *([f"  if (step < {ring.steps})"] if ahead > ring.steps else []),
-        "  stage_step(step, step);",
+        f"  stage_step({how}step, step);",
         "  copies_sent();",
         "}",
         f"int slot = 0, next = {ahead};",
         "#pragma unroll 1",
         f"for (int step = 0; step < {ring.steps}; step++) {{",
         f"  copies_done<{ahead - 1}>();",
-        *(["  products_done();", "  stores_done();"] if is_async else []),
+        *(["  products_done();"] if is_async and ring.core.parts == 1 else []),
+        *(["  stores_done();"] if is_async else []),
         "  __syncthreads();",
         # A product on tensor cores runs while the next step is staged.
         *(f"  {line}" for line in ([*multiply, *stage] if is_async else [*stage, *multiply])),
+        *([f"  end_step({address});"] if ring.core.parts > 1 else []),
         f"  slot = slot == {ahead} ? 0 : slot + 1;",
         f"  next = next == {ahead} ? 0 : next + 1;",
         "}",
-        *(["products_done();", *_gather(ring)] if is_async else []),
+        *(["products_done();"] if is_async and ring.core.parts == 1 else []),
+        *(_finish(ring) if is_async else []),
     ]
 
 
 def _multiply_stage(ring: TileRing, place: str) -> list[str]:
     if not is_warp_group_core(ring.core):
         return _multiply_threads(ring, place)
+    if ring.core.parts > 1:
+        return part_text.start_step(ring, place)
     left, right = ring.node.arg.left, ring.node.arg.right
     left_bytes = ring.bytes_of(ring.memories[0])
     # A warp group has 64 rows: 64 lines, or one block where lines run along the rows.

@@ -15,6 +15,9 @@ from tilewright.graph.interpreter.evaluate import cast_array, numpy_dtype
 from tilewright.graph.interpreter.numpy_math import Array
 from tilewright.graph.uop import UOp
 
+# Operands in parts are multiplied by it: the last bit of any float32 is then one that bfloat16 has.
+PART_SCALE = np.float32(1 << 16)
+
 
 def compute_dot(site: Site, node: UOp, memories: Sequence[View], numbers: Sequence[Array]) -> Array:
     """`numbers` are start in left, start in right, row and column."""
@@ -38,17 +41,48 @@ def compute_tile_dot(site: Site, node: UOp, left: View | Array, right: View, row
     """Tiles are in local memory, which every thread of the work-group reads; the left one may be an array with a
     tile for each work-group."""
     argument, dtype = node.arg, numpy_dtype(node.dtype)
-    total = np.zeros((1,) * row.ndim, dtype)
     row, column = row.astype(np.int64), column.astype(np.int64)
     groups = np.arange(site.groups.size).reshape(-1, *(1,) * (row.ndim - 1))
+    factors: list[tuple[Array, Array]] = []
     for step in range(argument.length):
         if isinstance(left, View):
             ours = access.load(site, left, np.asarray(argument.left.position(row, step)), None, None)
         else:
             ours = left[groups, row, step]
         theirs = access.load(site, right, np.asarray(argument.right.position(column, step)), None, None)
-        total = total + ours.astype(dtype) * theirs.astype(dtype)
-    return total
+        factors.append((ours.astype(dtype), theirs.astype(dtype)))
+    zero: Array = np.zeros((1,) * row.ndim, dtype)
+    total = sum((ours * theirs for ours, theirs in factors), zero)
+    return total if argument.parts == 1 else _with_parts(total, factors, argument.parts)
+
+
+def _with_parts(plain: Array, factors: Sequence[tuple[Array, Array]], parts: int) -> Array:
+    """The sum of the products of parts, the smallest first; without those whose parts are numbers beyond `parts`, which
+    are below the rounding of float32. Sums that are not finite are those of the factors themselves."""
+    split = [(_split(ours, parts), _split(theirs, parts)) for ours, theirs in factors]
+    total: Array = np.zeros(plain.shape, plain.dtype)
+    with np.errstate(all="ignore"):
+        for size in reversed(range(parts)):
+            for ours, theirs in split:
+                for mine in range(size + 1):
+                    if ours[mine].any() and theirs[size - mine].any():  # most numbers of tests have one part
+                        total = total + ours[mine] * theirs[size - mine]
+        total = total / PART_SCALE / PART_SCALE
+    return np.where(np.isfinite(total), total, plain)
+
+
+def _split(value: Array, parts: int) -> list[Array]:
+    """The scaled value as a sum of bfloat16 numbers, each rounded to the nearest, the largest first."""
+    found = []
+    with np.errstate(all="ignore"):
+        rest = value * PART_SCALE
+        for _ in range(parts):
+            bits = np.ascontiguousarray(rest).view(np.uint32)
+            rounded = (bits + ((bits >> 16 & 1) + 0x7FFF).astype(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+            part = np.where(np.isnan(rest), rest, rounded)
+            found.append(part)
+            rest = rest - part
+    return found
 
 
 def gather_tile(site: Site, node: UOp, held: Sequence[Array], threads: tuple[int, int]) -> Array:

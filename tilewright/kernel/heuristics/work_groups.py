@@ -82,8 +82,12 @@ def choose_tensor_core(view: KernelView, narrow: NarrowProduct | None = None) ->
         if not is_bulk and core.rows * core.columns > MAX_STAGED_ELEMENTS * core.threads:
             continue
         clocks = contraction_clocks(contraction, core, view.target, is_bulk)
+        copied = 0.0
+        if not is_bulk and (narrow is not None or core.parts > 1):
+            copied = single_copy_clocks(plan_tiles(contraction, core), view.target)
+        if core.parts > 1:  # nothing is copied while threads do something else
+            clocks = max(clocks, copied)
         if narrow is not None:
-            copied = 0 if is_bulk else single_copy_clocks(plan_tiles(contraction, core), view.target)
             if max(clocks, copied) > narrow.clocks(view.target):
                 continue
         elif min(rows, columns) < MIN_SIDE and clocks > repeated_clocks(contraction, core, view.target):

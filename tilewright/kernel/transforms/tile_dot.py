@@ -32,8 +32,11 @@ from tilewright.kernel.transforms.pad import mask_axis, masked_index
 
 # Bytes of a vector that one thread copies.
 VECTOR_BYTES = 16
-# Rounds of a copy that are unrolled; more are a loop.
+# Elements of as many bytes can be copied asynchronously one at a time.
+MIN_ASYNC_BYTES = 4
+# Rounds of a copy that are unrolled; more are a loop. Operands in parts pass through registers, which are few.
 MAX_ROUNDS = 32
+MAX_PART_ROUNDS = 16
 # The number of the barrier before a copy, and of the one after it.
 _BEFORE_COPY, _AFTER_COPY = -1, 0
 _LEFT, _RIGHT = 0, 1
@@ -69,8 +72,8 @@ def plan_tiles(contraction: Contraction, core: TensorCore) -> TilePlan:
     for fastest in contraction.summed:
         others = [axis for axis in contraction.summed if axis is not fastest]
         order = (*sorted(others, key=lambda axis: (-_largest_stride(contraction, axis), axis.arg.id)), fastest)
-        left = _plan_staging(contraction.left, fastest, core, core.rows)
-        right = _plan_staging(contraction.right, fastest, core, core.columns)
+        left = _plan_staging(contraction.left, fastest, not others, core, core.rows)
+        right = _plan_staging(contraction.right, fastest, not others, core, core.columns)
         # A step inside one iteration of the other loops needs no division per element.
         score = (
             left.lanes + right.lanes,
@@ -88,13 +91,17 @@ def _largest_stride(contraction: Contraction, axis: UOp) -> int:
     return max((abs(affine(access.src[1]).terms.get(axis, 0)) for access in accesses), default=0)
 
 
-def _plan_staging(operand: Operand, summed: UOp, core: TensorCore, size: int) -> Staging:
-    """Copies along the summed loop or along an own loop, whichever has the wider vectors; at equal widths along the one
-    with the smaller stride in memory. The own loops keep the order of the store unless another has wider vectors."""
+def _plan_staging(operand: Operand, summed: UOp, is_only: bool, core: TensorCore, size: int) -> Staging:
+    """Copies along the summed loop (which may be the only one) or along an own loop, whichever has the wider vectors;
+    at equal widths along the one with the smaller stride in memory. The own loops keep the order of the store unless
+    another has wider vectors."""
     elements, usual = size * core.depth, operand.loops[-1]
-    widths = {axis: _vector_width(operand, axis, core, elements, size) for axis in operand.loops}
+    is_single = len(operand.loops) == 1
+    widths = {axis: _vector_width(operand, axis, is_single, core, elements, size) for axis in operand.loops}
     own = max(operand.loops, key=lambda axis: (widths[axis], axis is usual))
-    widths[summed] = _vector_width(operand, summed, core, elements, core.depth)
+    # Single elements that are copied unchanged pass no register, in which those past the end could become 0.
+    may_exceed = is_only and (core.operand.itemsize < MIN_ASYNC_BYTES or core.parts > 1)
+    widths[summed] = _vector_width(operand, summed, may_exceed, core, elements, core.depth)
     steps = {axis: _smallest_stride(operand, axis) for axis in (summed, own)}
     is_summed_fast = (-widths[summed], steps[summed]) <= (-widths[own], steps[own])
     own = usual if is_summed_fast else own
@@ -107,8 +114,9 @@ def _smallest_stride(operand: Operand, axis: UOp) -> int:
     return min(steps, default=1 << 62)
 
 
-def _vector_width(operand: Operand, axis: UOp, core: TensorCore, elements: int, tile: int) -> int:
-    """Elements along the axis that every load has contiguous and aligned, and that one mask holds for."""
+def _vector_width(operand: Operand, axis: UOp, may_exceed: bool, core: TensorCore, elements: int, tile: int) -> int:
+    """Elements along the axis that every load has contiguous and aligned, and that one mask holds for. The last vector
+    may exceed the axis where its elements are in the memory: rows and columns past the end are not used."""
     lanes = max(1, VECTOR_BYTES // core.operand.itemsize)
     threads = core.threads
     for access in operand.loads:
@@ -122,9 +130,23 @@ def _vector_width(operand: Operand, axis: UOp, core: TensorCore, elements: int, 
         others = (0,) if step == 0 else (form.constant, *(s for atom, s in form.terms.items() if atom is not axis))
         while lanes > 1 and any(other % lanes for other in others):
             lanes //= 2
-    while lanes > 1 and (size_of(axis) % lanes or tile % lanes or elements % (threads * lanes)):
+    while lanes > 1 and (tile % lanes or elements % (threads * lanes) or not _fits(operand, axis, may_exceed, lanes)):
         lanes //= 2
     return lanes
+
+
+def _fits(operand: Operand, axis: UOp, may_exceed: bool, lanes: int) -> bool:
+    more = -size_of(axis) % lanes
+    if more == 0 or not may_exceed:
+        return more == 0
+    for access in operand.loads:
+        form = affine(access.src[1])
+        if any(atom.op is not Ops.RANGE for atom in form.terms):
+            return False
+        last = form.constant + sum(max(0, step * (size_of(atom) - 1)) for atom, step in form.terms.items())
+        if form.terms.get(axis, 0) and last + more >= access.src[0].arg.size:
+            return False
+    return True
 
 
 def apply_tiles(view: KernelView, plan: TilePlan) -> UOp:
@@ -223,7 +245,7 @@ def _multiply(plan: TilePlan, tiles: list[UOp], inside: list[UOp], step: UOp | N
         layouts.append(layout)
     ready = UOp(Ops.BARRIER, dtypes.void, tuple(copies), _AFTER_COPY)
     staged = [UOp(Ops.AFTER, memory.dtype, (memory, ready)) for memory in memories]
-    argument = TileDotArg(core.name, core.depth, layouts[_LEFT], layouts[_RIGHT])
+    argument = TileDotArg(core.name, core.depth, layouts[_LEFT], layouts[_RIGHT], core.parts)
     dot = UOp(Ops.TILE_DOT, core.accumulator, (*staged, *inside), argument)
     return dot if step is None else UOp(Ops.REDUCE, dot.dtype, (dot, step), Ops.ADD)
 
@@ -247,8 +269,9 @@ def _copy(
 
     add = functools.partial(add_range, made, slot)
     number, unrolled = thread, rounds
-    if rounds > MAX_ROUNDS:
-        unrolled = next(n for n in range(MAX_ROUNDS, 0, -1) if rounds % n == 0)
+    most = MAX_PART_ROUNDS if core.parts > 1 else MAX_ROUNDS
+    if rounds > most:
+        unrolled = next(n for n in range(most, 0, -1) if rounds % n == 0)
         number = number + add(rounds // unrolled, AxisType.LOOP) * (unrolled * core.threads)
     if unrolled > 1:
         number = number + add(unrolled, AxisType.UPCAST) * core.threads
@@ -272,6 +295,8 @@ def _copy(
         value = _mask_loads(value, bound)
     if bounds and value.op is not Ops.LOAD:
         value = (bounds[0] & bounds[1] if len(bounds) > 1 else bounds[0]).where(value, const(value.dtype, 0))
+    if lane is not None and staging.is_summed_fast and plan.contraction.length % lanes:
+        value = (total_summed * lanes + lane < plan.contraction.length).where(value, const(value.dtype, 0))
     at = [_element(digit, unit, each) for digit, unit, each in zip((own, summed), units, lanes_of)]
     version = memory
     if step is not None:

@@ -90,7 +90,7 @@ class ConvolutionMixin(ProductsMixin):
         if math.prod(kernel) == 1 or uses < MIN_USES or more * MIN_CHANNELS_TO_ADD > inputs:
             return 0
         cores = open_driver(self.device).target.tensor_cores
-        return more if any(core.operand is dtype and core.is_bulk and core.transposes for core in cores) else 0
+        return more if any(core.operand is dtype and core.wants_vectors for core in cores) else 0
 
     def _summed_phases(self, weight: Self, padded: UOp, steps: Sequence[int], dtype: DType | str | None) -> Self:
         """A strided depthwise convolution as the sum over phases of the image (positions with the same remainder modulo

@@ -136,7 +136,8 @@ def _core_of(query: Family) -> TensorCore | None:
         cores = open_driver(query.device).target.tensor_cores
     except DeviceError:  # raised when something is computed
         return None
-    return next((core for core in cores if core.operand is query.dtype and core.staged_line_bytes), None)
+    staging = (core for core in cores if core.staged_line_bytes and core.parts == 1)
+    return next((core for core in staging if core.operand is query.dtype), None)
 
 
 def _fits(query: Family, key: Family, value: Family, mask: Family | None) -> bool:
