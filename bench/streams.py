@@ -10,7 +10,7 @@ import numpy as np
 from tilewright import Context, Tensor
 from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.engine.jit.jit import jit
-from tilewright.kernel.heuristics import streams
+from tilewright.kernel.templates import streams
 
 ROWS = (1, 2, 4)
 ROUNDS = 60

@@ -419,7 +419,7 @@ assert not {"IDIV", "MOD"} & {node.op for kernel in KERNELS for node in toposort
 # elements that one iteration of the loop computes in registers, so that what is loaded once is used many times.
 # A transform is two functions: one says why not, one does it. Asked for what is illegal, it refuses with the reason.
 #
-# In the package: tilewright/kernel/transforms/upcast.py; kernel/heuristics/default.py chooses what is applied.
+# In the package: tilewright/kernel/transforms/upcast.py; kernel/templates/choose.py chooses what is applied.
 
 
 def check_upcast(loop: Node, amount: int) -> str | None:

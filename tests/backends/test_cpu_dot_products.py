@@ -31,8 +31,8 @@ from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo, OptOps, Program
 from tilewright.graph.uop import UOp, const
 from tilewright.graph.walk import toposort
-from tilewright.kernel.heuristics import products
 from tilewright.kernel.optimise import optimise
+from tilewright.kernel.templates import products
 
 INT8, UINT8, INT16, UINT16, INT32 = dtypes.int8, dtypes.uint8, dtypes.int16, dtypes.uint16, dtypes.int32
 X86, ARM = "x86_64", "aarch64"

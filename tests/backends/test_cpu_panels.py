@@ -17,7 +17,7 @@ from tilewright.backends.cpu.host.panels import SLOT_BYTES, Panels, panel_offset
 from tilewright.base.errors import OutOfMemoryError
 from tilewright.engine.compilation.compile import compile_kernel
 from tilewright.graph.records import KernelInfo
-from tilewright.kernel.heuristics import products
+from tilewright.kernel.templates import products
 
 
 @pytest.fixture(autouse=True)

@@ -25,8 +25,8 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp, const
 from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.axes import view_kernel
-from tilewright.kernel.heuristics.default import choose_opts
 from tilewright.kernel.optimise import prepare_kernel
+from tilewright.kernel.templates.choose import choose_opts
 
 SHUFFLE = re.compile(r"shufflevector <(\d+) x T> (\S+), <\1 x T> (\S+), <(\d+) x i32> <(.*)>")
 LOAD = re.compile(r"load <(\d+) x T>, ptr (\d+), align 4")

@@ -27,9 +27,9 @@ from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of, toposort
 from tilewright.kernel.axes import stride, view_kernel
-from tilewright.kernel.heuristics.default import choose_opts
 from tilewright.kernel.optimise import optimise, prepare_kernel
 from tilewright.kernel.prepare.loops import split_loops
+from tilewright.kernel.templates.choose import choose_opts
 from tilewright.tensor.primitives import running
 from tilewright.tensor.primitives.masked_scans import MAX_TOTALS, SCAN_BLOCK, scan_axis
 

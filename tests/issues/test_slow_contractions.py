@@ -20,9 +20,9 @@ from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import view_kernel
-from tilewright.kernel.heuristics.default import choose_opts
-from tilewright.kernel.heuristics.product_match import factors_of
 from tilewright.kernel.optimise import prepare_kernel
+from tilewright.kernel.templates.choose import choose_opts
+from tilewright.kernel.templates.product_match import factors_of
 from tilewright.tensor.families.networks import attention
 
 # ---------------------------------------------------------------- factors that are computed

@@ -21,8 +21,8 @@ from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import KernelView, stride, view_kernel
-from tilewright.kernel.heuristics.product_match import find_product
 from tilewright.kernel.optimise import optimise, prepare_kernel
+from tilewright.kernel.templates.product_match import find_product
 
 # ---------------------------------------------------------------- gradients of windows at a stride
 

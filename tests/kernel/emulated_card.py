@@ -1,4 +1,4 @@
-"""A device with the facts of a card that runs on the emulator: the heuristics choose as they do for the card, and the
+"""A device with the facts of a card that runs on the emulator: the templates choose as they do for the card, and the
 emulator reports races, accesses out of bounds and reads of memory that nothing wrote."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """What a choice of opts has to hold, whatever the sizes it settles on: properties of the kernel that it makes. Tests of
-the heuristics name properties, and not axes, so that a better choice needs no new expectation."""
+the templates name properties, and not axes, so that a better choice needs no new expectation."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import size_of
 from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.axes import KernelView, stride, view_kernel
-from tilewright.kernel.heuristics.default import choose_opts
 from tilewright.kernel.optimise import prepare_kernel
+from tilewright.kernel.templates.choose import choose_opts
 
 SHARED = (AxisType.LOCAL, AxisType.GROUP)
 

@@ -17,7 +17,7 @@ from tilewright.graph.uop import index_const
 from tilewright.graph.walk import substitute, toposort
 from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.axes import view_kernel
-from tilewright.kernel.heuristics import convolutions
+from tilewright.kernel.templates import convolutions
 
 CLIP, UPCAST, UNROLL, STAGE = OptOps.CLIP, OptOps.UPCAST, OptOps.UNROLL, OptOps.STAGE
 THREAD, LOCAL = OptOps.THREAD, OptOps.LOCAL

@@ -24,10 +24,11 @@ from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import size_of, toposort
 from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.axes import stride, view_kernel
-from tilewright.kernel.heuristics import convolution_sizes, convolutions
-from tilewright.kernel.heuristics.convolution_sizes import SumBlock, choose_sum_block, choose_tile
-from tilewright.kernel.heuristics.convolutions import choose_window_opts
 from tilewright.kernel.optimise import prepare_kernel
+from tilewright.kernel.templates import convolution_sizes, convolutions
+from tilewright.kernel.templates.choose import opts_of
+from tilewright.kernel.templates.convolution_sizes import SumBlock, choose_sum_block, choose_tile
+from tilewright.kernel.templates.convolutions import CONVOLUTION
 from tilewright.kernel.transforms.halo import find_sides
 from tilewright.schedule.reduction import split_reduction
 
@@ -76,7 +77,7 @@ CONVOLUTIONS: dict[str, Callable[[], UOp]] = {
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_on_the_emulator_for_every_instruction_set(name: str, target: str) -> None:
     ast = CONVOLUTIONS[name]()
-    assert choose_window_opts(view_kernel(prepare_kernel(ast), TARGETS[target])) is not None
+    assert opts_of(CONVOLUTION, view_kernel(prepare_kernel(ast), TARGETS[target])) is not None
     assert check_pair(Pair(0, name, ast, None, TARGETS[target])) is None  # type: ignore[arg-type]
 
 
@@ -84,7 +85,7 @@ def small_opts(ast: UOp, gain: float, monkeypatch: pytest.MonkeyPatch) -> tuple[
     """What is chosen where every convolution gains little, and at least so much is wanted where rows are short."""
     monkeypatch.setattr(convolutions, "MIN_GAIN", float("inf"))
     monkeypatch.setattr(convolutions, "SMALL_GAIN", gain)
-    return choose_window_opts(view_kernel(prepare_kernel(ast), TARGETS["AVX-512"]))
+    return opts_of(CONVOLUTION, view_kernel(prepare_kernel(ast), TARGETS["AVX-512"]))
 
 
 @pytest.mark.parametrize("name", ["plain", "padded, few channels", "gradient of weights", "gradient of images"])
@@ -117,7 +118,7 @@ def test_a_convolution_is_vectorised_over_channels(name: str, target: str) -> No
     sink = prepare_kernel(CONVOLUTIONS[name]())
     windows = convolutions.find_windows(view_kernel(sink, large), large.lanes(dtypes.float32))
     assert windows is not None
-    for opt in choose_window_opts(view_kernel(sink, large)) or ():
+    for opt in opts_of(CONVOLUTION, view_kernel(sink, large)) or ():
         sink = apply_opt(sink, opt, large)
     view = view_kernel(sink, large)
     results = [axis for axis in view.reduces[0].ranges if axis.arg.kind.is_tile]
@@ -142,7 +143,7 @@ def test_the_threshold_of_convolutions(channels: int, monkeypatch: pytest.Monkey
         image, weight = Tensor.empty(4, count, 30, 30), Tensor.empty(count, count, 3, 3)
         (item,) = image.conv2d(weight).schedule()
         assert item.ast is not None
-        return choose_window_opts(view_kernel(prepare_kernel(item.ast), TARGETS["AVX-512"])) is not None
+        return opts_of(CONVOLUTION, view_kernel(prepare_kernel(item.ast), TARGETS["AVX-512"])) is not None
 
     assert not is_chosen(16)
     assert is_chosen(128)
@@ -182,7 +183,7 @@ def pixels(images: int = 8, size: int = 49) -> UOp:
 
 def test_weights_that_lie_across_the_sum_are_not_turned_for_each_image() -> None:
     target = TARGETS["AVX-512"]
-    opts = choose_window_opts(view_kernel(prepare_kernel(pixels()), target))
+    opts = opts_of(CONVOLUTION, view_kernel(prepare_kernel(pixels()), target))
     assert opts is not None
     assert sum(opt.op is OptOps.STAGE for opt in opts) == 1
     check(pixels(2), opts=None, devices=("CPU",), seed=2)
@@ -205,7 +206,7 @@ def test_channels_are_turned_into_lanes_where_pixels_and_the_sum_have_none() -> 
     """Rows of 7 pixels leave most of 16 lanes empty and fill those of 8."""
 
     def is_window(ast: UOp, target: str) -> bool:
-        return choose_window_opts(view_kernel(prepare_kernel(ast), TARGETS[target])) is not None
+        return opts_of(CONVOLUTION, view_kernel(prepare_kernel(ast), TARGETS[target])) is not None
 
     assert [is_window(every_second_pixel(row), "AVX-512") for row in (7, 8)] == [True, False]
     assert [is_window(every_second_pixel(row), "AVX2") for row in (3, 7)] == [True, False]
@@ -236,7 +237,7 @@ def test_the_gradient_of_windows_that_are_apart_is_vectors_of_pixels() -> None:
 
 def test_only_a_border_makes_a_copy_of_the_image() -> None:
     def copies(ast: UOp) -> int:
-        opts = choose_window_opts(view_kernel(prepare_kernel(ast), TARGETS["AVX-512"])) or ()
+        opts = opts_of(CONVOLUTION, view_kernel(prepare_kernel(ast), TARGETS["AVX-512"])) or ()
         return sum(opt.op is OptOps.STAGE for opt in opts)
 
     assert (copies(convolution()), copies(padded())) == (1, 2)
@@ -258,7 +259,7 @@ def test_a_sum_that_comes_through_many_pages_reads_a_copy() -> None:
     target = replace(TARGETS["AVX-512"], core_cache_bytes=1 << 20)
 
     def copies(channels: int) -> int:
-        opts = choose_window_opts(view_kernel(prepare_kernel(wide_gradient(channels)), target)) or ()
+        opts = opts_of(CONVOLUTION, view_kernel(prepare_kernel(wide_gradient(channels)), target)) or ()
         return sum(opt.op is OptOps.STAGE for opt in opts)
 
     assert (copies(63), copies(64)) == (1, 2)
@@ -268,11 +269,11 @@ def test_a_sum_that_comes_through_many_pages_reads_a_copy() -> None:
 def test_what_gains_little_or_has_no_windows_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     target = TARGETS["AVX-512"]
     product = view_kernel(prepare_kernel(matrices(24, 10, 64, (10, 1, 64, 1))), target)
-    assert choose_window_opts(product) is None
+    assert opts_of(CONVOLUTION, product) is None
     bytes_of = view_kernel(prepare_kernel(padded(dtype=dtypes.int8)), target)
-    assert choose_window_opts(bytes_of) is None
+    assert opts_of(CONVOLUTION, bytes_of) is None
     monkeypatch.undo()
-    assert choose_window_opts(view_kernel(prepare_kernel(convolution()), target)) is None
+    assert opts_of(CONVOLUTION, view_kernel(prepare_kernel(convolution()), target)) is None
 
 
 # ---------------------------------------------------------------- sums in blocks
@@ -303,7 +304,7 @@ LONG_SUMS: dict[str, Callable[[], UOp]] = {
 def opts_with_a_small_cache(ast: UOp, target: str, cores: int) -> tuple[Opt, ...]:
     large = TARGETS[target]
     small = replace(large, core_cache_bytes=48 * large.vector_bytes, cores=cores)
-    return choose_window_opts(view_kernel(prepare_kernel(ast), small)) or ()
+    return opts_of(CONVOLUTION, view_kernel(prepare_kernel(ast), small)) or ()
 
 
 @pytest.mark.sampled(3)

@@ -35,11 +35,11 @@ from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import size_of
 from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.axes import stride, view_kernel
-from tilewright.kernel.heuristics import product_sizes, products
-from tilewright.kernel.heuristics.default import choose_opts
-from tilewright.kernel.heuristics.dot_tiles import utilisation
-from tilewright.kernel.heuristics.product_sizes import best_block, choose_tile, row_parts
 from tilewright.kernel.optimise import prepare_kernel
+from tilewright.kernel.templates import product_sizes, products
+from tilewright.kernel.templates.choose import choose_opts, opts_of
+from tilewright.kernel.templates.dot_tiles import utilisation
+from tilewright.kernel.templates.product_sizes import best_block, choose_tile, row_parts
 from tilewright.kernel.transforms.stage import operands
 
 CPU = Target("CPU", cores=2, has_threads=True, max_local_bytes=1 << 20, core_cache_bytes=1 << 12)
@@ -403,7 +403,7 @@ def test_the_thresholds_of_products(size: int, monkeypatch: pytest.MonkeyPatch) 
     assert (products.MIN_PRODUCTS, products.MIN_SHARED) == (1 << 16, 1 << 20)
     forget_kernels()
     ast = matrices(size, size, size, (size, 1, size, 1))
-    plan = products.choose_product_opts(view_kernel(prepare_kernel(ast), LARGE_CACHES))
+    plan = opts_of(products.CONTRACTION, view_kernel(prepare_kernel(ast), LARGE_CACHES))
     assert (plan is not None) is (size**3 >= products.MIN_PRODUCTS)
     opts = {opt.op for opt in plan or ()}
     is_large = size**3 >= products.MIN_SHARED
@@ -418,7 +418,7 @@ def test_the_thresholds_of_rows(rows: int, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.undo()
     forget_kernels()
     ast = matrices(rows, 256, 256, (256, 1, 256, 1))
-    plan = products.choose_product_opts(view_kernel(prepare_kernel(ast), LARGE_CACHES))
+    plan = opts_of(products.CONTRACTION, view_kernel(prepare_kernel(ast), LARGE_CACHES))
     assert (plan is not None) is (rows >= products.MIN_ROWS == 8)
     assert (OptOps.STAGE in {opt.op for opt in plan or ()}) is (rows >= products.MIN_PACKED_ROWS == 32)
     check(ast, None, ("CPU",), seed=rows)
@@ -452,7 +452,7 @@ def test_what_many_cores_share(name: str) -> None:
 
 @pytest.mark.parametrize("ast", [matrices(4, 64, 64, (64, 1, 64, 1)), matrices(64, 64, 1, (64, 1, 1, 1))])
 def test_what_is_no_product_of_matrices_is_left_to_others(ast: UOp) -> None:
-    assert products.choose_product_opts(view_kernel(ast, TARGETS["AVX2"])) is None
+    assert opts_of(products.CONTRACTION, view_kernel(ast, TARGETS["AVX2"])) is None
 
 
 def test_a_small_product_is_neither_packed_nor_shared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.apply import candidate_opts
 from tilewright.kernel.axes import view_kernel
-from tilewright.kernel.heuristics.default import choose_opts
 from tilewright.kernel.optimise import prepare_kernel
 from tilewright.kernel.search import Limits, Opts, Search, Trial, extend, search_opts
+from tilewright.kernel.templates.choose import choose_opts
 
 TARGET = Target("TEST", vector_bytes=32, vector_registers=16, cores=4, has_threads=True)
 WIDE = Limits(width=2, candidates=10_000, seconds=1e9)

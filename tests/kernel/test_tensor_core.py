@@ -24,8 +24,8 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.verification.verify import verify_kernel, verify_program
 from tilewright.graph.walk import toposort
 from tilewright.kernel.axes import view_kernel
-from tilewright.kernel.heuristics.work_groups import choose_tensor_core
 from tilewright.kernel.optimise import optimise, prepare_kernel, to_launch_axes
+from tilewright.kernel.templates.group_products import choose_tensor_core
 from tilewright.kernel.transforms.tensor_core import apply_tensor_core, check_tensor_core
 
 BF16, F16, F32 = dtypes.bfloat16, dtypes.float16, dtypes.float32

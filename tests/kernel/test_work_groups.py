@@ -31,9 +31,9 @@ from tilewright.graph.walk import size_of
 from tilewright.kernel import optimise as optimise_module
 from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.axes import stride, view_kernel
-from tilewright.kernel.heuristics.default import choose_opts
 from tilewright.kernel.optimise import prepare_kernel
 from tilewright.kernel.prepare.accumulators import recognise_accumulators
+from tilewright.kernel.templates.choose import choose_opts
 
 LARGE = replace(python_target(), cores=132, warp_size=32, max_local_bytes=1 << 17)
 SMALL = replace(python_target(), cores=1, max_group_size=64)

@@ -25,7 +25,7 @@ from tilewright.graph.interpreter.evaluate import evaluate
 from tilewright.graph.ops import ALL_OPS, Ops
 from tilewright.graph.spec import Kind
 from tilewright.graph.verification.verify import verify_tensor_graph
-from tilewright.kernel.heuristics import scatter
+from tilewright.kernel.templates import scatter
 
 STEP = 1e-6
 

@@ -50,7 +50,7 @@ class Options:
     ALLOW_TF32 = _option(0, "1 lets tensor cores multiply float32 with 10 bits of fraction, as tf32.", affects=TARGET)
     BEAM = _option(
         0,
-        "n searches for the opts of each kernel and keeps the n best of each round; 0 is the heuristic.",
+        "n searches for the opts of each kernel and keeps the n best of each round; 0 takes the plan of a template.",
         affects=KERNEL,
     )
     BEAM_CANDIDATES = _option(500, "The maximum number of candidates that a search measures for one kernel.", minimum=1)
@@ -129,7 +129,7 @@ class Options:
     )
     OPT_LIMIT = _option(
         -1,
-        "Apply only the first n opts that the heuristic chooses, to find the one that breaks; -1 is all.",
+        "Apply only the first n opts that a template chooses, to find the one that breaks; -1 is all.",
         minimum=-1,
         affects=KERNEL,
     )

@@ -151,6 +151,7 @@ class Target:
     vector_bytes: int = 16
     vector_registers: int = 16
     cores: int = 1
+    clock_hz: float = 2e9  # clocks of a core in a second
     has_threads: bool = False
     has_local: bool = False
     max_local_bytes: int = 0

@@ -171,7 +171,7 @@ class UnwrittenGuard:
 
 def stripped_kernel(repro: Repro, device: str) -> tuple[UOp, tuple[Opt, ...] | None]:
     """The kernel as it was scheduled, and the opts that it was compiled with. None stands for the opts that it states,
-    or for the heuristic's choice, as on a device of another kind, which may not support the others."""
+    or for a template's choice, as on a device of another kind, which may not support the others."""
     info = repro.graph.arg if isinstance(repro.graph.arg, KernelInfo) else KernelInfo()
     kernel = repro.graph.replace(arg=replace(info, applied=()))
     is_listed = repro.has_opts and device.partition(":")[0] == repro.device.partition(":")[0]

@@ -51,7 +51,7 @@ class Opt:
 
 @record
 class KernelInfo:
-    """The argument of a kernel's SINK. `opts_to_apply`: () none, a tuple exactly those, None the heuristic's choice.
+    """The argument of a kernel's SINK. `opts_to_apply`: () none, a tuple exactly those, None a template's choice.
     `applied` is what the kernel stage did, for people to see. `fills` are the arguments of a custom kernel that hold
     nothing before it: it has to write all of them. `sections` says that the kernel is that many equal ones, each on
     `section_buffers` buffers of its own (graph/kernels/sections.py)."""

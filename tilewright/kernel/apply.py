@@ -1,5 +1,5 @@
 """One opt applied to a kernel. In: a kernel, an `Opt`, a target. Out: the kernel after the transform that the registry
-has for it, or a `KernelOptError` with the reason. The stage, search and the heuristics apply opts through this."""
+has for it, or a `KernelOptError` with the reason. The stage, search and the templates apply opts through this."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def add_range(made: list[UOp], slot: int, size: int, kind: AxisType) -> UOp:
 
 @record
 class KernelView:
-    """A kernel and the target it is for, with the facts that transforms and heuristics ask for."""
+    """A kernel and the target it is for, with the facts that transforms and templates ask for."""
 
     sink: UOp
     target: Target
@@ -91,7 +91,7 @@ class KernelView:
     index_nodes: tuple[UOp, ...]  # every INDEX, of buffers and of placeholders
     accesses: tuple[UOp, ...]  # the INDEX nodes of buffers: a placeholder is not memory traffic
     stores: tuple[UOp, ...]  # the accesses that are written
-    # The kernel after each opt that the heuristic tried, by (kernel, opt), so that it is not applied again.
+    # The kernel after each opt that a template tried, by (kernel, opt), so that it is not applied again.
     trail: dict[tuple[UOp, Opt], UOp] = field(default_factory=dict, compare=False)
 
     @property

@@ -1,5 +1,5 @@
 """The cost of a plan. In: a contraction, a tensor core and a target. Out: an estimate in clocks of the whole kernel,
-made from facts of the target. `heuristics` chooses the plan with the least estimate."""
+made from facts of the target. A template gives it as the estimate of a plan."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ _PART_THREADS = 256
 # Clocks of a core for an element that is copied on its own: its address, its mask, its load and store; and where all
 # divisions of its address are shifts. Measured on an H200 with windows of images.
 _SINGLE_COPY_CLOCKS, _SHIFTED_COPY_CLOCKS = 0.4, 0.23
+
+
+def seconds_of(clocks: float, target: Target) -> float:
+    return clocks / target.clock_hz
 
 
 def contraction_clocks(contraction: Contraction, core: TensorCore, target: Target, is_bulk: bool) -> float:

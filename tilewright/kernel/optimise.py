@@ -21,10 +21,10 @@ from tilewright.graph.walk import exchange_axis, size_of
 from tilewright.kernel.analysis.dependence import check_cores
 from tilewright.kernel.apply import apply_opt, check_limits
 from tilewright.kernel.axes import is_counted, is_uniform, make_range, padded_size, quotient_of, split_axis, view_kernel
-from tilewright.kernel.heuristics.default import choose_with_reason
-from tilewright.kernel.heuristics.reasons import announce_opts
 from tilewright.kernel.prepare.accumulators import recognise_accumulators
 from tilewright.kernel.prepare.loops import merge_loops, split_loops
+from tilewright.kernel.templates.choose import choose_plan
+from tilewright.kernel.templates.reasons import announce_opts, explain_choice
 from tilewright.kernel.transforms.pad import apply_pad
 
 opt_quota = Quota()  # of OPT_LIMIT
@@ -34,14 +34,14 @@ GROUPS_PER_CORE = 16
 
 @mutable_record
 class Optimisation:
-    """A kernel on its way through the stage. `found` are opts for the prepared kernel in place of the heuristic's."""
+    """A kernel on its way through the stage. `found` are opts for the prepared kernel in place of a template's."""
 
     sink: UOp
     target: Target
     info: KernelInfo
     found: tuple[Opt, ...] | None
     opts: tuple[Opt, ...]
-    # The kernel after each opt that the heuristic tried, by (kernel, opt).
+    # The kernel after each opt that a template tried, by (kernel, opt).
     trail: dict[tuple[UOp, Opt], UOp] = field(default_factory=dict)
 
     @property
@@ -80,12 +80,13 @@ def choose_loops(state: Optimisation) -> None:
         return
     state.sink = prepare_kernel(state.sink)
     view = view_kernel(state.sink, state.target)
-    state.opts, reason = choose_with_reason(view) if state.found is None else (state.found, "found by search")
+    choice = choose_plan(view) if state.found is None else None
+    state.opts = (state.found or ()) if choice is None else choice.opts
     if options.OPT_LIMIT >= 0:
         state.opts = tuple(itertools.takewhile(lambda _: opt_quota.take(options.OPT_LIMIT), state.opts))
     if "decision" in listeners:
-        announce_opts(view, state.opts, reason)
-    # The heuristic has checked and applied the opts it chose; with VERIFY_GRAPH that is done again.
+        announce_opts(view, state.opts, "found by search" if choice is None else explain_choice(choice))
+    # The template has checked and applied the opts it chose; with VERIFY_GRAPH that is done again.
     state.trail = {} if options.VERIFY_GRAPH else view.trail
 
 
@@ -129,7 +130,7 @@ PASSES: tuple[Pass[Optimisation], ...] = (
 
 def optimise(sink: UOp, target: Target, found: tuple[Opt, ...] | None = None) -> UOp:
     """The kernel as it will be lowered. A kernel that states its opts gets exactly those; `found` are opts for the
-    prepared kernel in place of the heuristic's."""
+    prepared kernel in place of a template's."""
     with stage_timer("kernel"):
         info = sink.arg if isinstance(sink.arg, KernelInfo) else KernelInfo()
         state = Optimisation(sink, target, info, found, info.opts_to_apply or ())
@@ -138,7 +139,7 @@ def optimise(sink: UOp, target: Target, found: tuple[Opt, ...] | None = None) ->
 
 
 def prepare_kernel(sink: UOp) -> UOp:
-    """The kernel with the loops that the heuristic and search choose opts for."""
+    """The kernel with the loops that templates and search choose opts for."""
     return split_loops(merge_loops(recognise_accumulators(sink)))
 
 

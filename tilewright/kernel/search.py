@@ -20,8 +20,8 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.apply import apply_opt, candidate_opts
 from tilewright.kernel.axes import view_kernel
-from tilewright.kernel.heuristics.default import choose_opts
 from tilewright.kernel.optimise import prepare_kernel
+from tilewright.kernel.templates.choose import choose_opts
 
 Opts = tuple[Opt, ...]
 
@@ -77,7 +77,7 @@ def search_opts(sink: UOp, target: Target, measure: Measure, limits: Limits, sea
     """Adds trials to `search` until it is complete or a limit is reached; `report` is called after each batch."""
     deadline = time.monotonic() + limits.seconds
     start = prepare_kernel(sink)
-    # The heuristic's choice is a candidate like any other, so the result is never slower than it.
+    # A template's choice is a candidate like any other, so the result is never slower than it.
     first: dict[Opts, UOp] = {(): start}
     guess = choose_opts(view_kernel(start, target))
     kernel = extend(start, guess, target)

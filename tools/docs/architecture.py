@@ -15,6 +15,9 @@ from tests.meta.test_imports import FILES, PACKAGE, folder_of, imported_modules
 from tilewright.codegen import pipeline as codegen
 from tilewright.graph.passes import Pass
 from tilewright.kernel import optimise as kernel
+from tilewright.kernel.templates.cores import CORE_TEMPLATES
+from tilewright.kernel.templates.groups import GROUP_TEMPLATES
+from tilewright.kernel.templates.template import Template
 from tilewright.schedule import pipeline as schedule
 from tools.docs import ROOT
 
@@ -187,6 +190,12 @@ def pass_table(passes: Iterable[Pass[Any]]) -> str:
     return "\n".join(lines)
 
 
+def template_table(templates: Iterable[Template]) -> str:
+    """The templates in the order in which they are tried."""
+    lines = ["| template | kernels |", "|---|---|"]
+    return "\n".join([*lines, *(f"| {template.name} | {template.kernels} |" for template in templates)])
+
+
 def fill(page: str, parts: dict[str, str]) -> str:
     """The page with each generated part between its two comments: `<!-- name -->` and `<!-- end of name -->`."""
     for name, text in parts.items():
@@ -206,5 +215,7 @@ def architecture_pages() -> dict[str, str]:
         "passes of schedule": pass_table(schedule.PASSES),
         "passes of kernel": pass_table(kernel.PASSES),
         "passes of codegen": pass_table(codegen.PASSES),
+        "templates for cores": template_table(CORE_TEMPLATES),
+        "templates for work-groups": template_table(GROUP_TEMPLATES),
     }
     return {"docs/architecture.md": fill(PAGE.read_text(), parts), "docs/architecture.svg": draw_imports(graph)}

@@ -251,7 +251,7 @@ def _load_stored(stored_key: str | None, device: str) -> LoadedKernel | None:
 
 
 def _found_opts(ast: UOp, device: str) -> tuple[Opt, ...] | None:
-    """The opts that search found for a kernel that states none; None stands for the heuristic."""
+    """The opts that search found for a kernel that states none; None stands for a template's."""
     if not options.BEAM or options.NOOPT or ast.arg.opts_to_apply is not None or ast.arg.sections > 1:
         return None
     if open_driver(device).target.is_reference:

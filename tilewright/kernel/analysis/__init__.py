@@ -1,1 +1,1 @@
-"""Facts about a kernel that transforms and heuristics ask for: dependences, versions of memory, groups of terms."""
+"""Facts about a kernel that transforms and templates ask for: dependences, versions of memory, groups of terms."""

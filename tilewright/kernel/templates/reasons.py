@@ -1,5 +1,5 @@
 """Why each opt is there, in words. In: a kernel, the opts that were chosen for it, and what led to them. Out: an event
-"decision" for each opt. It is called where somebody listens: the heuristics themselves do not write sentences."""
+"decision" for each opt. It is called where somebody listens: the transforms themselves do not write sentences."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tilewright.graph.text.arguments import axis_name
 from tilewright.graph.uop import UOp
 from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.axes import KernelView, is_counted, size_of, stride, view_kernel
+from tilewright.kernel.templates.template import Choice
 
 MEANINGS = {
     OptOps.TC: "tensor cores take the products",
@@ -27,6 +28,15 @@ MEANINGS = {
     OptOps.SPILL: "accumulators are spilled to memory between blocks",
     OptOps.CLIP: "the last tile is clipped",
 }
+
+
+def explain_choice(choice: Choice) -> str:
+    """The template, the plan and its reason, and what the plan was compared with."""
+    text = f"template {choice.template}, plan {choice.plan.name}: {choice.plan.reason}"
+    estimates = [f"{each.plan.name} {each.seconds * 1e6:.3g} us" for each in choice.considered if each.seconds]
+    others = [each.plan.name for each in choice.considered if not each.seconds and each.plan is not choice.plan]
+    considered = [*estimates, *others]
+    return f"{text}; considered: {', '.join(considered)}" if considered else text
 
 
 def announce_opts(view: KernelView, opts: tuple[Opt, ...], reason: str) -> None:
@@ -74,4 +84,4 @@ def _tile_reason(view: KernelView, axis: UOp) -> str:
     return "; ".join(parts) or "unrolled, so that instructions of several iterations overlap"
 
 
-__all__ = ["announce_opts", "explain_opt"]
+__all__ = ["announce_opts", "explain_choice", "explain_opt"]

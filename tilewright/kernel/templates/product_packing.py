@@ -12,9 +12,9 @@ from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.dot_terms import product_dots, term_axis
 from tilewright.kernel.analysis.versions import is_injective
 from tilewright.kernel.axes import KernelView, size_of, stride
-from tilewright.kernel.heuristics.opt_builder import MAX_NEAR_STEP
-from tilewright.kernel.heuristics.product_match import Product, factors_of
-from tilewright.kernel.heuristics.product_nest import Nest
+from tilewright.kernel.templates.opt_builder import MAX_NEAR_STEP
+from tilewright.kernel.templates.product_match import Product, factors_of
+from tilewright.kernel.templates.product_nest import Nest
 from tilewright.kernel.transforms.stage import apply_stage, check_stage, operands
 
 # Fewer rows reuse an element of the right factor too rarely to pay for packing it.

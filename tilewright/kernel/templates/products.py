@@ -18,6 +18,7 @@ bias, an activation) is computed where the whole sum is in registers."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
@@ -25,11 +26,11 @@ from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.analysis.dot_terms import product_dots
 from tilewright.kernel.axes import ADDED_ID, KernelView, is_counted, size_of, stride
-from tilewright.kernel.heuristics.dot_tiles import HIGH_UTILISATION, MIN_VECTORS, choose_dot_opts, utilisation
-from tilewright.kernel.heuristics.product_match import Product, factors_of, find_product, own_axes, sum_dtype
-from tilewright.kernel.heuristics.product_nest import ROWS_OUTSIDE
-from tilewright.kernel.heuristics.product_packing import MIN_PACKED_ROWS, WHOLE_SHARE, PackedNest
-from tilewright.kernel.heuristics.product_sizes import (
+from tilewright.kernel.templates.dot_tiles import HIGH_UTILISATION, MIN_VECTORS, choose_dot_opts, utilisation
+from tilewright.kernel.templates.product_match import Product, factors_of, find_product, own_axes, sum_dtype
+from tilewright.kernel.templates.product_nest import ROWS_OUTSIDE
+from tilewright.kernel.templates.product_packing import MIN_PACKED_ROWS, WHOLE_SHARE, PackedNest
+from tilewright.kernel.templates.product_sizes import (
     COLUMN_PARTS,
     MAX_PARTS,
     MAX_ROWS,
@@ -47,7 +48,8 @@ from tilewright.kernel.heuristics.product_sizes import (
     row_blocks,
     row_parts,
 )
-from tilewright.kernel.heuristics.streamed_products import choose_streamed_opts
+from tilewright.kernel.templates.streamed_products import choose_streamed_opts
+from tilewright.kernel.templates.template import Opts, Plan, Template
 from tilewright.kernel.transforms.block import check_block, check_overlap
 from tilewright.kernel.transforms.spill import check_spill
 from tilewright.kernel.transforms.thread import check_thread
@@ -84,22 +86,32 @@ OFFSET_REGISTERS = 4
 STEPS = (2, 3)
 
 
-def choose_product_opts(view: KernelView) -> tuple[Opt, ...] | None:
+def match_factors(view: KernelView) -> list[UOp] | None:
+    """The accesses of the two factors, of a product that is large enough for a tile."""
     if not view.target.has_threads or has_effects(view) or not all(is_counted(axis) for axis in view.axes):
         return None
     accesses = factors_of(view)
-    if not accesses or _products(view) < MIN_PRODUCTS:
-        return None
+    return accesses if accesses and _products(view) >= MIN_PRODUCTS else None
+
+
+def product_plans(view: KernelView, accesses: list[UOp]) -> Iterator[Plan]:
     lanes = view.target.lanes(sum_dtype(view))
     product = find_product(view)
-    if product is not None and size_of(product.columns) >= MIN_LANES * lanes:
-        few = None
-        if size_of(product.rows) < MIN_PACKED_ROWS and not product_dots(view):
-            few = choose_streamed_opts(view, *product[:4]) or _choose_few_rows(view, product, lanes)
-        is_in_order = stride(product.right, product.columns) == 1
-        if few is not None or (size_of(product.rows) < MIN_ROWS and is_in_order):
-            return few
-        return _Plan(view, product).choose()
+    if product is None or size_of(product.columns) < MIN_LANES * lanes:
+        reason = "both factors have stride 1 along the sum: a tile of dot products"
+        yield Plan("dot products", reason, lambda: _choose_dots(view, accesses, lanes))
+        return
+    if size_of(product.rows) < MIN_PACKED_ROWS and not product_dots(view):
+        reason = "few rows and a matrix that is read once: the sum in short blocks outside of the columns"
+        yield Plan("streamed", reason, lambda: choose_streamed_opts(view, *product[:4]))
+        reason = "few rows, stride 1 along the sum: a tile of dot products"
+        yield Plan("dot products", reason, lambda: _choose_few_rows(view, product, lanes))
+    if size_of(product.rows) >= MIN_ROWS or stride(product.right, product.columns) != 1:
+        reason = "a sum of products of rows and columns: a tile of accumulators in registers, factors packed"
+        yield Plan("packed panels", reason, lambda: _PackedProduct(view, product).choose())
+
+
+def _choose_dots(view: KernelView, accesses: list[UOp], lanes: int) -> Opts | None:
     left, right = accesses
     dots = product_dots(view)
     lanes *= max((dot.instruction.terms for dot in dots), default=1)
@@ -123,7 +135,7 @@ def _products(view: KernelView) -> int:
 # ---------------------------------------------------------------- the nest
 
 
-class _Plan(PackedNest):
+class _PackedProduct(PackedNest):
     def __init__(self, view: KernelView, product: Product) -> None:
         self.products = _products(view)
         super().__init__(view, product, self.products >= MIN_SHARED)
@@ -335,3 +347,8 @@ class _Plan(PackedNest):
         is_plain = self.dot is None and len(self.view.reduces) == len(axes) == 1
         if self.is_large and is_plain and amount is not None:
             self.unroll(axes[0], amount)
+
+
+CONTRACTION = Template(
+    "contraction", "a sum of products of two loads that is large enough for a tile", match_factors, product_plans
+)

@@ -1,31 +1,30 @@
-"""The default opts. In: a kernel for a target. Out: the opts to apply, in order.
+"""Templates of memory-bound kernels on CPU cores. In: a kernel for a target without work-groups. Out: opts that make
+vectors along the loops in which memory is contiguous.
 
-  1. a vector axis for the whole kernel: an output loop with stride 0 or 1 in every access (elementwise, a sum over the
-     slow axis, a matrix product, a convolution); else one whose phases the stores interleave (the gradient of windows
-     at stride 2); else a square tile of two loops, one of stride 1 in the stores and one of stride 1 in the loads (a
-     transposition); else one axis per inner loop (a sum over the fast axis, softmax)
-  2. register tiles: an output loop that a load inside a reduction does not depend on is tiled, which reuses the load
-  3. threads: the outermost output loop
-  4. expensive values that a later loop needs again are memoised
+  interleaved   the stores interleave phases (the gradient of windows at stride 2): vectors for each phase
+  selected      masks of loads depend on short loops alone (a join of slices): those are unrolled
+  columns       a reduction whose results have a loop with a small stride in every access: vectors along it, and
+                register tiles: an output loop that a load inside the reduction does not depend on reuses the load
+  elementwise   the same without a reduction
+  transpose     one loop has stride 1 in the stores, another in the loads: a square tile of both
+  rows          anything else: a vector axis per inner loop (a sum over the fast axis, softmax)
 
-The choice follows from strides, sizes and facts of the target, never from the name of a device or an operation."""
+Then the outermost output loop is parallel, and expensive values that a later loop needs again are memoised."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.graph.ops import AxisType, Ops
-from tilewright.graph.records import Opt, OptOps
+from tilewright.graph.records import OptOps
 from tilewright.graph.text.arguments import axis_name
 from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.dependence import check_cores
 from tilewright.kernel.axes import KernelView, is_counted, is_uniform, size_of, stride
-from tilewright.kernel.heuristics.convolutions import choose_window_opts
-from tilewright.kernel.heuristics.opt_builder import INDEPENDENT_VECTORS, MAX_NEAR_STEP, OptBuilder
-from tilewright.kernel.heuristics.products import choose_product_opts
-from tilewright.kernel.heuristics.scatter import choose_scatter_opts
-from tilewright.kernel.heuristics.streams import (
+from tilewright.kernel.templates.opt_builder import INDEPENDENT_VECTORS, MAX_NEAR_STEP, OptBuilder
+from tilewright.kernel.templates.streams import (
     add_accumulators,
     add_streams,
     crossing_axes,
@@ -33,6 +32,7 @@ from tilewright.kernel.heuristics.streams import (
     square_tile,
     stream_rows,
 )
+from tilewright.kernel.templates.template import Opts, Plan, Template
 from tilewright.kernel.transforms.memoise import check_memoise, repeated_values
 
 # Registers of a tile that hold operands, not accumulators.
@@ -53,64 +53,81 @@ MIN_WORK = 1 << 14
 BRIEF_WORK = 1 << 12
 
 
-def choose_opts(view: KernelView) -> tuple[Opt, ...]:
-    return choose_with_reason(view)[0]
-
-
-def choose_with_reason(view: KernelView) -> tuple[tuple[Opt, ...], str]:
-    """The opts, and what about the kernel led to them, for people."""
-    scattered = choose_scatter_opts(view)
-    if scattered is not None:
-        return scattered, "stores at computed indices"
-    if view.target.has_local:
-        from tilewright.kernel.heuristics.work_groups import choose_group_opts  # imported where needed: cards alone do
-
-        return choose_group_opts(
-            view
-        ), "a device with work-groups: tensor cores, tiles in local memory, or memory order"
-    windows = choose_window_opts(view)
-    if windows is not None:
-        return windows, "a sum of products over windows: a tile of accumulators in registers"
-    product = choose_product_opts(view)
-    if product is not None:
-        return product, "a sum of products of rows and columns: a tile of accumulators in registers"
-    builder = OptBuilder(view)
-    lanes = view.target.lanes(widest_dtype_of(view))
+def match_interleaved(view: KernelView) -> tuple[UOp, UOp] | None:
     axis = common_vector_axis(view)
-    interleaved = interleaved_axes(view) if axis is None or size_of(axis) <= MAX_PHASES else None
-    crossing = crossing_axes(view) if axis is None and interleaved is None else None
-    if axis is None and crossing is None:
-        axis = common_vector_axis(view, NEAR_STEPS)
-    is_short = axis is None or size_of(axis) <= MAX_SELECTING
-    selecting = selecting_axes(view) if interleaved is None and is_short else []
-    if interleaved is not None:
-        reason = "stores interleave phases: vectors along the loop of stride 1 in the loads, for each phase"
-        interleave(builder, *interleaved, lanes)
-    elif selecting:
-        reason = "masks of loads depend on short loops alone: unrolled, one load remains of those they select from"
-        for short in selecting:
+    return interleaved_axes(view) if axis is None or size_of(axis) <= MAX_PHASES else None
+
+
+def interleaved_plans(view: KernelView, found: tuple[UOp, UOp]) -> tuple[Plan, ...]:
+    reason = "stores interleave phases: vectors along the loop of stride 1 in the loads, for each phase"
+    return (Plan("phases", reason, lambda: _made(view, lambda b: interleave(b, *found, _lanes_of(view)))),)
+
+
+def match_selected(view: KernelView) -> list[UOp] | None:
+    found = selecting_axes(view)
+    axis = vector_axis(view) if found else None
+    return found if found and (axis is None or size_of(axis) <= MAX_SELECTING) else None
+
+
+def selected_plans(view: KernelView, found: list[UOp]) -> tuple[Plan, ...]:
+    def unroll(builder: OptBuilder) -> None:
+        for short in found:
             builder.unroll(short, size_of(short))
-    elif axis is not None:
-        reason = f"{axis_name(axis)} has a stride of at most {MAX_NEAR_STEP} in every access: vectors along it"
-        tile_along(builder, axis, lanes)
-    elif crossing is not None:
-        reason = "one loop has stride 1 in the stores, another in the loads: a square tile of both"
-        square_tile(builder, *crossing)
-    else:
-        reason = "no loop has a small stride in every access: a vector axis for each inner loop"
-        for inner in inner_vector_axes(view):
-            # An access of a large stride is a gather, lane by lane: more vectors of it are only more code.
-            is_scattered = any(stride(access, inner) not in (*NEAR_STEPS, -1) for access in view.accesses)
-            if is_scattered and is_counted(inner) and not view.reduces and size_of(inner) > lanes:
-                # One of half as many elements takes as long: the last one is masked.
-                builder.upcast(builder.pad(inner, lanes), lanes)
-            else:
-                builder.vectorise(inner, 1 if is_scattered else INDEPENDENT_VECTORS, lanes)
-        add_accumulators(builder, lanes)
-        add_streams(builder)
+
+    reason = "masks of loads depend on short loops alone: unrolled, one load remains of those they select from"
+    return (Plan("unrolled", reason, lambda: _made(view, unroll)),)
+
+
+def vector_axis(view: KernelView) -> UOp | None:
+    """The loop to make vectors along. Where one loop has stride 1 in the stores and another in the loads, a stride is 0
+    or 1; elsewhere it may be a near one."""
+    return common_vector_axis(view) or (None if crossing_axes(view) else common_vector_axis(view, NEAR_STEPS))
+
+
+def match_columns(view: KernelView) -> UOp | None:
+    return vector_axis(view) if view.reduces else None
+
+
+def vector_plans(view: KernelView, axis: UOp) -> tuple[Plan, ...]:
+    reason = f"{axis_name(axis)} has a stride of at most {MAX_NEAR_STEP} in every access: vectors along it"
+    return (Plan("vectors", reason, lambda: _made(view, lambda b: tile_along(b, axis, _lanes_of(view)))),)
+
+
+def transpose_plans(view: KernelView, crossing: tuple[UOp, UOp]) -> tuple[Plan, ...]:
+    reason = "one loop has stride 1 in the stores, another in the loads: a square tile of both"
+    return (Plan("square tile", reason, lambda: _made(view, lambda b: square_tile(b, *crossing))),)
+
+
+def row_plans(view: KernelView, found: bool) -> tuple[Plan, ...]:
+    reason = "no loop has a small stride in every access: a vector axis for each inner loop"
+    return (Plan("inner loops", reason, lambda: _made(view, vectorise_inner)),)
+
+
+def _made(view: KernelView, tile: Callable[[OptBuilder], None]) -> Opts:
+    """The opts of a tile, with threads and memoised values."""
+    builder = OptBuilder(view)
+    tile(builder)
     add_threads(builder)
     memoise_values(builder)
-    return tuple(builder.opts), reason
+    return tuple(builder.opts)
+
+
+def _lanes_of(view: KernelView) -> int:
+    return view.target.lanes(widest_dtype_of(view))
+
+
+def vectorise_inner(builder: OptBuilder) -> None:
+    view, lanes = builder.view, _lanes_of(builder.view)
+    for inner in inner_vector_axes(view):
+        # An access of a large stride is a gather, lane by lane: more vectors of it are only more code.
+        is_scattered = any(stride(access, inner) not in (*NEAR_STEPS, -1) for access in view.accesses)
+        if is_scattered and is_counted(inner) and not view.reduces and size_of(inner) > lanes:
+            # One of half as many elements takes as long: the last one is masked.
+            builder.upcast(builder.pad(inner, lanes), lanes)
+        else:
+            builder.vectorise(inner, 1 if is_scattered else INDEPENDENT_VECTORS, lanes)
+    add_accumulators(builder, lanes)
+    add_streams(builder)
 
 
 def tile_along(builder: OptBuilder, axis: UOp, lanes: int) -> None:
@@ -329,3 +346,18 @@ def memoise_values(builder: OptBuilder) -> None:
             if min(found.cost for found in repeated) >= MIN_MEMOISED_COST and nbytes <= room:
                 builder.apply(OptOps.MEMOISE, axis)
                 room -= nbytes
+
+
+INTERLEAVED = Template(
+    "interleaved",
+    "results that interleave phases, such as gradients of strided windows",
+    match_interleaved,
+    interleaved_plans,
+)
+SELECTED = Template("selected", "loads that masks of short loops select, such as joins", match_selected, selected_plans)
+COLUMNS = Template("columns", "a reduction across memory: vectors of results", match_columns, vector_plans)
+ELEMENTWISE = Template("elementwise", "a loop with a small stride in every access", vector_axis, vector_plans)
+TRANSPOSE = Template(
+    "transpose", "one loop is contiguous in the stores, another in the loads", crossing_axes, transpose_plans
+)
+ROWS = Template("rows", "a reduction along memory, and any other kernel", lambda view: True, row_plans)

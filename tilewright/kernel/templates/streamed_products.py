@@ -23,9 +23,9 @@ from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, size_of, stride
-from tilewright.kernel.heuristics.dot_tiles import utilisation
-from tilewright.kernel.heuristics.product_nest import Nest
-from tilewright.kernel.heuristics.product_sizes import choose_tile, padded
+from tilewright.kernel.templates.dot_tiles import utilisation
+from tilewright.kernel.templates.product_nest import Nest
+from tilewright.kernel.templates.product_sizes import choose_tile, padded
 from tilewright.kernel.transforms.block import check_block, check_overlap
 from tilewright.kernel.transforms.pad import check_pad
 from tilewright.kernel.transforms.spill import check_spill

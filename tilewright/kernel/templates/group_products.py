@@ -1,34 +1,33 @@
-"""Opts for targets with work-groups. In: a kernel for a target. Out: the opts, in order.
+"""Contractions on targets with work-groups. In: a kernel for a target. Out: the plans for it.
 
-  tensor core  a matrix product that one of the target's cores takes: TC, and nothing else
-  narrow       a product of few rows and very many columns: all rows of a few columns in registers
-  product      two operands of a reduction each miss an output loop (matrix product, convolution): a tile of both loops
+  tensor core  a contraction that one of the target's cores takes: TC, and nothing else
+  registers    a product of few rows and very many columns: all rows of a few columns in registers
+  local tiles  two operands of a reduction each miss an output loop (matrix product, convolution): a tile of both loops
                per work-group, a smaller one per thread, operands through local memory
-  rows         a reduction along memory (sum of rows, softmax, matrix times vector): the threads of a group share each
-               row, adjacent threads on adjacent elements; all reductions of a row and its output loop use as many
-               threads
-  columns      a reduction across memory: threads along the fast output loop, which share the reduction if they are few
-  elementwise  vectors along the fast loop, a work-group of adjacent ones
 
 The choice follows from strides, sizes and the target's facts. An opt that a check refuses is left out."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from functools import partial
 
+from tilewright.base.records import NamedTuple
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.contraction import match_contraction
 from tilewright.kernel.axes import KernelView, is_counted, size_of
-from tilewright.kernel.cost import contraction_clocks, repeated_clocks, single_copy_clocks
-from tilewright.kernel.heuristics.group_builder import GroupOptBuilder, divisor, output_loops, step_of
-from tilewright.kernel.heuristics.group_memory import SHORT_ROW, choose_memory_opts, steps_of
-from tilewright.kernel.heuristics.narrow_products import (
+from tilewright.kernel.cost import contraction_clocks, repeated_clocks, seconds_of, single_copy_clocks
+from tilewright.kernel.templates.group_builder import GroupOptBuilder, divisor, output_loops, step_of, tile_groups
+from tilewright.kernel.templates.group_memory import SHORT_ROW, steps_of
+from tilewright.kernel.templates.narrow_products import (
     NarrowProduct,
     match_narrow_product,
     tile_narrow_product,
 )
+from tilewright.kernel.templates.template import Plan, Template
 from tilewright.kernel.transforms.registry import TRANSFORMS
 from tilewright.kernel.transforms.stage import operands
 from tilewright.kernel.transforms.tensor_core import check_bulk, find_core
@@ -46,29 +45,49 @@ MAX_STAGED_ELEMENTS = 64
 STAGED_DEPTH = (16, 8, 4)
 
 
-def choose_group_opts(view: KernelView) -> tuple[Opt, ...]:
+class Found(NamedTuple):
+    """What may compute a contraction: tensor cores with their estimates in clocks, registers, a tile of two loops."""
+
+    cores: list[tuple[float, Opt]]
+    narrow: NarrowProduct | None
+    pair: tuple[UOp, UOp] | None
+
+
+def match_product(view: KernelView) -> Found | None:
     narrow = match_narrow_product(view)
-    core = choose_tensor_core(view, narrow)
-    if core is not None:
-        return (core,)
-    builder = GroupOptBuilder(view)
-    pair = product_axes(view)
+    cores = usable_cores(view, narrow)
+    pair = product_axes(view) if not cores and narrow is None else None
+    return Found(cores, narrow, pair) if cores or narrow is not None or pair is not None else None
+
+
+def product_plans(view: KernelView, found: Found) -> Iterator[Plan]:
+    """Registers are compared with the cores that take a product of few rows; local tiles are for what neither takes."""
+    cores, narrow, pair = found
+    reason = "tiles of both operands are staged, and a tensor core multiplies them"
+    for clocks, opt in cores:
+        yield Plan(f"tensor core {opt.arg}", reason, partial(tuple, [opt]), partial(seconds_of, clocks, view.target))
     if narrow is not None:
-        tile_narrow_product(builder, narrow)
+        reason = "few rows and many columns: all rows of a few columns in registers"
+        estimate = partial(seconds_of, narrow.clocks(view.target), view.target)
+        yield Plan("registers", reason, partial(tile_groups, view, tile_narrow_product, narrow), estimate)
     elif pair is not None:
-        tile_product(builder, *pair)
-    else:
-        choose_memory_opts(builder)
-    return tuple(builder.opts)
+        reason = "two operands each miss an output loop: tiles of both in local memory"
+        yield Plan("local tiles", reason, partial(tile_groups, view, tile_product, *pair))
 
 
 # ---------------------------------------------------------------- tensor cores
 
 
-def choose_tensor_core(view: KernelView, narrow: NarrowProduct | None = None) -> Opt | None:
-    """The core with the least estimated time; None where the kernel is not a contraction that a core takes, or one so
-    small that tiles would be mostly empty, or one of so few rows that a tile of registers takes less time."""
-    best: tuple[float, Opt] | None = None
+def choose_tensor_core(view: KernelView) -> Opt | None:
+    """The core with the least estimated time; None where none takes the kernel, or another plan takes less time."""
+    return min(usable_cores(view), key=lambda found: found[0], default=(0.0, None))[1]
+
+
+def usable_cores(view: KernelView, narrow: NarrowProduct | None = None) -> list[tuple[float, Opt]]:
+    """The cores that take the kernel, with their estimates. None where the kernel is not a contraction that a core
+    takes, or one so small that tiles would be mostly empty, or one of so few rows that a tile of registers takes less
+    time."""
+    found: list[tuple[float, Opt]] = []
     for axis, name in TRANSFORMS[OptOps.TC].candidates(view):
         core = find_core(view.target, name)
         assert core is not None
@@ -77,7 +96,7 @@ def choose_tensor_core(view: KernelView, narrow: NarrowProduct | None = None) ->
             continue
         rows, columns = contraction.rows, contraction.columns
         if rows * columns * contraction.length < MIN_PRODUCT:
-            return None
+            return []
         is_bulk = check_bulk(view, axis, core) is None
         if not is_bulk and core.rows * core.columns > MAX_STAGED_ELEMENTS * core.threads:
             continue
@@ -92,9 +111,8 @@ def choose_tensor_core(view: KernelView, narrow: NarrowProduct | None = None) ->
                 continue
         elif min(rows, columns) < MIN_SIDE and clocks > repeated_clocks(contraction, core, view.target):
             continue
-        if best is None or clocks < best[0]:
-            best = clocks, Opt(OptOps.TC, view.axes.index(axis), name)
-    return None if best is None else best[1]
+        found.append((clocks, Opt(OptOps.TC, view.axes.index(axis), name)))
+    return found
 
 
 # ---------------------------------------------------------------- products
@@ -152,3 +170,6 @@ def tile_product(builder: GroupOptBuilder, row: UOp, column: UOp) -> None:
         for _ in inside:
             if operands(builder.view):
                 builder.take(OptOps.STAGE, loop, 0)
+
+
+CONTRACTION = Template("contraction", "a sum of products that shares its loads", match_product, product_plans)

@@ -4,6 +4,8 @@ far, all within the target's limits, and the facts of loops that the choices are
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 from tilewright.base.target import Target
 from tilewright.graph.kernels.threads import count_threads
@@ -12,7 +14,8 @@ from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.apply import fits_target
 from tilewright.kernel.axes import KernelView, is_counted, is_uniform, quotient_of, size_of, stride, view_kernel
-from tilewright.kernel.heuristics.opt_builder import OptBuilder
+from tilewright.kernel.templates.opt_builder import OptBuilder
+from tilewright.kernel.templates.template import Opts
 from tilewright.kernel.transforms.registry import TRANSFORMS
 
 
@@ -59,6 +62,13 @@ class GroupOptBuilder(OptBuilder):
     @property
     def room(self) -> int:
         return self.target.max_group_size // count_threads(self.view.sink)
+
+
+def tile_groups(view: KernelView, tile: Callable[..., object], *found: Any) -> Opts:
+    """The opts of a tile that is made with a builder and what was matched."""
+    builder = GroupOptBuilder(view)
+    tile(builder, *found)
+    return tuple(builder.opts)
 
 
 def output_loops(view: KernelView) -> list[UOp]:

@@ -34,7 +34,7 @@ from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.analysis.versions import is_injective
 from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride
-from tilewright.kernel.heuristics.convolution_sizes import (
+from tilewright.kernel.templates.convolution_sizes import (
     MAX_VECTORS,
     SumBlock,
     Window,
@@ -42,10 +42,11 @@ from tilewright.kernel.heuristics.convolution_sizes import (
     choose_sum_block,
     choose_tile,
 )
-from tilewright.kernel.heuristics.dot_tiles import HIGH_UTILISATION, utilisation
-from tilewright.kernel.heuristics.opt_builder import OptBuilder
-from tilewright.kernel.heuristics.product_match import factors_of, find_product, own_axes, sum_dtype
-from tilewright.kernel.heuristics.products import MIN_LANES
+from tilewright.kernel.templates.dot_tiles import HIGH_UTILISATION, utilisation
+from tilewright.kernel.templates.opt_builder import OptBuilder
+from tilewright.kernel.templates.product_match import factors_of, find_product, own_axes, sum_dtype
+from tilewright.kernel.templates.products import MIN_LANES
+from tilewright.kernel.templates.template import Plan, Template
 from tilewright.kernel.transforms.clip import bound_of, check_clip
 from tilewright.kernel.transforms.halo import find_sides
 from tilewright.kernel.transforms.spill import check_spill
@@ -93,13 +94,15 @@ MAX_PARTS = 2
 MAX_TASKS = 1024
 
 
-def choose_window_opts(view: KernelView) -> tuple[Opt, ...] | None:
+def match_windows(view: KernelView) -> Windows | None:
     if not view.target.has_threads or has_effects(view) or not all(is_counted(axis) for axis in view.axes):
         return None
-    lanes = view.target.lanes(sum_dtype(view)) if factors_of(view) else 1
-    windows = find_windows(view, lanes)
-    if windows is None:
-        return None
+    return find_windows(view, view.target.lanes(sum_dtype(view)) if factors_of(view) else 1)
+
+
+def window_plans(view: KernelView, windows: Windows) -> tuple[Plan, ...]:
+    """A tile of channels, where it saves enough over vectors along rows of pixels."""
+    lanes = view.target.lanes(sum_dtype(view))
     steps = math.prod(size_of(axis) for axis in view.reduce_axes)
     products = math.prod(size_of(axis) for axis in view.axes)
     speed = filled(size_of(windows.lanes), lanes) * steps / (steps + STORE_STEPS)
@@ -111,8 +114,11 @@ def choose_window_opts(view: KernelView) -> tuple[Opt, ...] | None:
         row_speed *= size_of(windows.row) / (size_of(windows.row) + TRANSPOSE_STEPS)
     gain = products / row_speed - products / speed
     if gain < (MIN_GAIN if speed < SHORT_ROWS * row_speed else SMALL_GAIN):
-        return None
-    return _Plan(view, windows, lanes, is_small=gain < MIN_GAIN).choose()
+        return ()
+    is_small = gain < MIN_GAIN
+    reason = "a sum of products over windows: channels as vectors, a tile of accumulators in registers"
+    name = "one vector of channels" if is_small else "vectors of channels"
+    return (Plan(name, reason, lambda: _Nest(view, windows, lanes, is_small).choose()),)
 
 
 def find_windows(view: KernelView, lanes: int) -> Windows | None:
@@ -209,7 +215,7 @@ def find_masked_window(view: KernelView, windows: Windows) -> Window | None:
     return Window(along[0], window, masked) if window <= MAX_MASKED_STEPS else None
 
 
-class _Plan(OptBuilder):
+class _Nest(OptBuilder):
     """The loop nest of a convolution that is vectorised over channels."""
 
     def __init__(self, view: KernelView, windows: Windows, lanes: int, is_small: bool) -> None:
@@ -365,3 +371,8 @@ class _Plan(OptBuilder):
             return False
         self.accept(OptOps.STAGE, axis, number, made)
         return True
+
+
+CONVOLUTION = Template(
+    "convolution", "a sum of products over windows, where channels are better vectors", match_windows, window_plans
+)

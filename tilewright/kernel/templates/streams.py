@@ -14,8 +14,8 @@ from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
-from tilewright.kernel.heuristics.dot_tiles import utilisation
-from tilewright.kernel.heuristics.opt_builder import INDEPENDENT_VECTORS, OptBuilder
+from tilewright.kernel.templates.dot_tiles import utilisation
+from tilewright.kernel.templates.opt_builder import INDEPENDENT_VECTORS, OptBuilder
 from tilewright.kernel.transforms.block import check_block
 from tilewright.kernel.transforms.spill import check_spill
 from tilewright.kernel.transforms.thread import check_thread

@@ -5,7 +5,7 @@ opts."""
 from __future__ import annotations
 
 from tilewright.base.records import NamedTuple
-from tilewright.kernel.heuristics.dot_tiles import HIGH_UTILISATION, utilisation
+from tilewright.kernel.templates.dot_tiles import HIGH_UTILISATION, utilisation
 
 # Rows of a tile, which are read in place, one stream each. Where their stride leaves an L1 room for fewer lines than
 # that, lines displace one another, so there are fewer; tiles of less than MIN_TILE_ROWS load more than that costs.

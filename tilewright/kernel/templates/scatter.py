@@ -12,7 +12,8 @@ from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.dependence import check_cores
 from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
-from tilewright.kernel.heuristics.opt_builder import INDEPENDENT_VECTORS, OptBuilder
+from tilewright.kernel.templates.opt_builder import INDEPENDENT_VECTORS, OptBuilder
+from tilewright.kernel.templates.template import Plan, Template
 from tilewright.kernel.transforms.distribute import check_distribute
 from tilewright.kernel.transforms.local import check_local
 from tilewright.kernel.transforms.scatter import Terms, check_scatter, match_terms
@@ -44,12 +45,16 @@ GROUP_THREADS = 256
 MIN_OUTPUTS = 16
 
 
-def choose_scatter_opts(view: KernelView) -> tuple[Opt, ...] | None:
-    for axis in view.of_kind(AxisType.LOOP):
-        if axis not in view.reduce_axes and is_counted(axis) and check_scatter(view, axis, 1) is None:
-            choose = share_among_groups if view.target.has_local else share_among_cores
-            return choose(view, axis)
-    return None
+def match_scatter(view: KernelView) -> UOp | None:
+    """The output loop whose iterations are the rows that an index selects."""
+    loops = [axis for axis in view.of_kind(AxisType.LOOP) if axis not in view.reduce_axes and is_counted(axis)]
+    return next((axis for axis in loops if check_scatter(view, axis, 1) is None), None)
+
+
+def scatter_plans(view: KernelView, axis: UOp) -> tuple[Plan, ...]:
+    share = share_among_groups if view.target.has_local else share_among_cores
+    reason = "stores at computed indices: a loop over the terms, each added to its output"
+    return (Plan("loop over terms", reason, lambda: share(view, axis)),)
 
 
 def shared_loops(view: KernelView) -> list[UOp]:
@@ -199,3 +204,8 @@ def part_count(view: KernelView, axis: UOp, wanted: int) -> int:
     if is_outermost:
         return 1 << max(0, wanted.bit_length() - 1)
     return divisor(axis, max(1, wanted))
+
+
+SCATTER = Template(
+    "scatter", "a sum by index: scatter, the gradient of a gather, the last writer", match_scatter, scatter_plans
+)

@@ -1,5 +1,5 @@
 """Which kernels are sums of products. In: a kernel. Out: its two factors, and the output loops that are the rows and
-columns of a matrix product. The heuristics of products and of convolutions ask here."""
+columns of a matrix product. The templates of products and of convolutions ask here."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, make_range, size_of
-from tilewright.kernel.heuristics.opt_builder import OptBuilder
+from tilewright.kernel.templates.opt_builder import OptBuilder
 from tilewright.kernel.transforms.swap import check_swap
 
 # Outermost first.

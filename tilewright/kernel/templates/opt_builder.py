@@ -1,5 +1,5 @@
 """A list of opts under construction. In: a kernel for a target. Out: the opts chosen so far, and the kernel after them.
-The heuristics are written with this."""
+Templates are written with this."""
 
 from __future__ import annotations
 

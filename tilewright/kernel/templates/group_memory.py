@@ -1,9 +1,17 @@
-"""Opts for memory-bound kernels of work-groups. In: a kernel without a product, for a target with work-groups. Out: the
-opts, in order: vectors along the fast loop of an elementwise kernel, threads that share rows, threads along columns."""
+"""Memory-bound kernels of work-groups. In: a kernel without a product, for a target with work-groups. Out: the plans of
+its template.
+
+  rows         a reduction along memory (sum of rows, softmax, matrix times vector): the threads of a group share each
+               row, adjacent threads on adjacent elements; all reductions of a row and its output loop use as many
+               threads
+  transpose    an operand whose fast loop is not that of the stores: tiles through local memory
+  columns      a reduction across memory: threads along the fast output loop, which share the reduction if they are few
+  elementwise  vectors along the fast loop, a work-group of adjacent ones"""
 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from tilewright.graph.affine import affine
 from tilewright.graph.kernels.threads import count_threads
@@ -12,15 +20,17 @@ from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.axes import KernelView, is_counted, is_uniform, quotient_of, size_of, stride
-from tilewright.kernel.heuristics.group_builder import (
+from tilewright.kernel.templates.group_builder import (
     GroupOptBuilder,
     divisor,
     output_loops,
     part_of,
     step_of,
+    tile_groups,
     warp_threads,
 )
-from tilewright.kernel.heuristics.streams import crossing_axes
+from tilewright.kernel.templates.streams import crossing_axes
+from tilewright.kernel.templates.template import Plan, Template
 from tilewright.kernel.transforms.stage import operands
 
 # Threads of a work-group without shared data.
@@ -39,18 +49,44 @@ MAX_PADDED = 1.25
 SMALL_OPERAND = 16
 
 
-def choose_memory_opts(builder: GroupOptBuilder) -> None:
-    view = builder.view
-    if has_rows(view):
-        share_rows(builder)
-        return
-    crossing = crossing_axes(view)
-    if crossing is not None and not has_effects(view) and transpose_tiles(builder, *crossing):
-        return
-    if view.reduces and not keep_short_rows(builder):
+def match_rows(view: KernelView) -> bool | None:
+    return has_rows(view) or None
+
+
+def row_plans(view: KernelView, found: bool) -> tuple[Plan, ...]:
+    reason = "a reduction along memory: the threads of a work-group share each row, adjacent ones adjacent elements"
+    return (Plan("shared rows", reason, partial(tile_groups, view, share_rows)),)
+
+
+def match_crossing(view: KernelView) -> tuple[UOp, UOp] | None:
+    return None if has_effects(view) else crossing_axes(view)
+
+
+def transpose_plans(view: KernelView, crossing: tuple[UOp, UOp]) -> tuple[Plan, ...]:
+    reason = "one loop has stride 1 in the stores, another in the loads: tiles through local memory"
+    # No opts: the tiles do not fit.
+    return (Plan("local tiles", reason, lambda: tile_groups(view, transpose_tiles, *crossing) or None),)
+
+
+def match_columns(view: KernelView) -> bool | None:
+    return bool(view.reduces) or None
+
+
+def column_plans(view: KernelView, found: bool) -> tuple[Plan, ...]:
+    reason = "a reduction across memory: threads along the fast output loop, which share the reduction if they are few"
+    return (Plan("shared columns", reason, partial(tile_groups, view, reduce_columns)),)
+
+
+def reduce_columns(builder: GroupOptBuilder) -> None:
+    if not keep_short_rows(builder):
         load_short_rows(builder)
         share_columns(builder)
     fill_groups(builder)
+
+
+def elementwise_plans(view: KernelView, found: bool) -> tuple[Plan, ...]:
+    reason = "vectors along the fast loop, a work-group of adjacent ones"
+    return (Plan("vectors", reason, partial(tile_groups, view, fill_groups)),)
 
 
 # ---------------------------------------------------------------- transposition
@@ -328,3 +364,11 @@ def share_columns(builder: GroupOptBuilder) -> None:
         if is_counted(longest) and 2 * divisor(size_of(longest), amount) < amount and size_of(longest) >= 4 * amount:
             longest = builder.fill_up(longest, amount)
         builder.split(OptOps.GROUP, longest, part_of(longest, amount))
+
+
+ROWS = Template("rows", "a reduction along memory", match_rows, row_plans)
+TRANSPOSE = Template(
+    "transpose", "one loop is contiguous in the stores, another in the loads", match_crossing, transpose_plans
+)
+COLUMNS = Template("columns", "a reduction across memory, and a short one", match_columns, column_plans)
+ELEMENTWISE = Template("elementwise", "any other kernel", lambda view: True, elementwise_plans)

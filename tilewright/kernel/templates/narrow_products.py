@@ -17,8 +17,8 @@ from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.contraction import Contraction, Operand, count, match_contraction
 from tilewright.kernel.axes import KernelView, size_of, stride
-from tilewright.kernel.heuristics.group_builder import GroupOptBuilder, warp_threads
-from tilewright.kernel.heuristics.group_memory import GROUP_THREADS, add_threads, fill_groups
+from tilewright.kernel.templates.group_builder import GroupOptBuilder, warp_threads
+from tilewright.kernel.templates.group_memory import GROUP_THREADS, add_threads, fill_groups
 
 # The most rows; the most accumulators of a thread, and the columns that it has at most.
 MAX_ROWS = 16

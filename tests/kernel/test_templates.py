@@ -1,0 +1,120 @@
+"""Templates: one plan is chosen of those that match, the one with the least estimate that can be made; what was chosen
+and considered is told to those who listen."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernel.kernels import Builder, add, kernel_of, leaf, matrix_product, mul
+from tilewright.backends.cuda.device import cuda_target
+from tilewright.base.dtype import dtypes
+from tilewright.base.events import Event, subscribe
+from tilewright.base.target import Target
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.records import Opt, OptOps
+from tilewright.graph.uop import UOp
+from tilewright.kernel.axes import KernelView, view_kernel
+from tilewright.kernel.optimise import optimise, prepare_kernel
+from tilewright.kernel.templates.choose import all_plans, best_plan, choose_plan, opts_of, templates_of
+from tilewright.kernel.templates.template import Plan, Template
+
+CPU = Target("CPU", cores=2, has_threads=True, max_local_bytes=1 << 20)
+CARD = cuda_target()
+SMALL = Opt(OptOps.UPCAST, 0, 2)
+
+
+def view_of(output: UOp, target: Target = CPU) -> KernelView:
+    return view_kernel(prepare_kernel(kernel_of(output)), target)
+
+
+def plans_of(*plans: Plan) -> Template:
+    return Template("test", "all kernels", lambda view: True, lambda view, found: plans)
+
+
+def plan_of(name: str, seconds: float) -> Plan:
+    return Plan(name, "", lambda: (SMALL,), lambda: seconds)
+
+
+def added() -> UOp:
+    return add(leaf(0, 64, 64), leaf(1, 64, 64))
+
+
+def half_product() -> UOp:
+    """A product of bfloat16 that float32 accumulates."""
+    shape = (1024, 512, 1024)
+    left = build.expand(build.reshape(leaf(0, 1024, 512, dtype=dtypes.bfloat16), (1024, 512, 1)), shape)
+    right = build.expand(build.reshape(leaf(1, 512, 1024, dtype=dtypes.bfloat16), (1, 512, 1024)), shape)
+    product = mul(build.cast(left, dtypes.float32), build.cast(right, dtypes.float32))
+    return build.reduce_axis(Ops.ADD, product, (1,))
+
+
+KERNELS: dict[str, Builder] = {
+    "elementwise": added,
+    "rows": lambda: build.reduce_axis(Ops.ADD, leaf(0, 64, 512), (1,)),
+    "columns": lambda: build.reduce_axis(Ops.ADD, leaf(0, 512, 64), (0,)),
+    "transpose": lambda: build.contiguous(build.permute(leaf(0, 64, 64), (1, 0))),
+    "contraction": lambda: matrix_product(64, 64, 64),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_each_kernel_has_its_template(name: str) -> None:
+    assert choose_plan(view_of(KERNELS[name]())).template == name
+    assert choose_plan(view_of(KERNELS[name](), CARD)).template == name
+
+
+@pytest.mark.parametrize("target", [CPU, CARD], ids=("cores", "groups"))
+def test_names_differ_and_the_last_takes_any_kernel(target: Target) -> None:
+    templates = templates_of(target)
+    assert len({template.name for template in templates}) == len(templates)
+    assert opts_of(templates[-1], view_of(added(), target)) is not None
+
+
+def test_the_least_estimate_is_chosen() -> None:
+    choice = best_plan(plans_of(plan_of("a", 2.0), plan_of("b", 1.0)), view_of(added()))
+    assert choice is not None
+    assert choice.plan.name == "b"
+    assert [(each.plan.name, each.seconds) for each in choice.considered] == [("a", 2.0), ("b", 1.0)]
+
+
+def test_a_plan_that_cannot_be_made_gives_way_to_the_next() -> None:
+    refused = Plan("refused", "", lambda: None)
+    choice = best_plan(plans_of(refused, Plan("made", "", lambda: (SMALL,))), view_of(added()))
+    assert choice is not None
+    assert choice.plan.name == "made"
+    assert best_plan(plans_of(refused), view_of(added())) is None
+
+
+def test_only_the_chosen_plan_is_made() -> None:
+    made: list[str] = []
+
+    def make(name: str) -> tuple[Opt, ...]:
+        made.append(name)
+        return (SMALL,)
+
+    plans = [plan_of(*pair)._replace(make=lambda pair=pair: make(pair[0])) for pair in (("slow", 2.0), ("fast", 1.0))]
+    best_plan(plans_of(*plans), view_of(added()))
+    assert made == ["fast"]
+
+
+def test_cores_are_plans_with_estimates() -> None:
+    """Of all tensor cores that take a product, the one with the least estimate; what others take is told."""
+    choice = choose_plan(view_of(half_product(), CARD))
+    seconds = {each.plan.name: each.seconds or 0.0 for each in choice.considered}
+    assert len(seconds) > 1
+    assert all(1e-7 < each < 1e-3 for each in seconds.values())
+    assert seconds[choice.plan.name] == min(seconds.values())
+
+
+def test_all_plans_are_those_of_every_template_that_matches() -> None:
+    found = {each.template for each in all_plans(view_of(matrix_product(64, 64, 64)))}
+    assert {"contraction", "columns", "rows"} <= found
+
+
+def test_listeners_are_told_the_template_and_its_plan() -> None:
+    told: list[Event] = []
+    with subscribe(told.append, "decision"):
+        optimise(kernel_of(matrix_product(64, 64, 64)), CPU)
+    reasons = [str(event.fields["reason"]) for event in told]
+    assert any(reason.startswith("template contraction, plan packed panels: ") for reason in reasons)

@@ -1,1 +1,0 @@
-"""The opts that a kernel gets when neither the user nor a search names any. Entry: `default.choose_opts`."""

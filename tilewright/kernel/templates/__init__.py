@@ -1,0 +1,1 @@
+"""Templates: which kernels there are, and the plans for each. Entry: `choose.choose_plan`."""
