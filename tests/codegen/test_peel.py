@@ -17,8 +17,8 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.axes import view_kernel
-from tilewright.kernel.heuristics.default import choose_opts
 from tilewright.kernel.optimise import prepare_kernel
+from tilewright.kernel.templates.choose import choose_opts
 
 WITHOUT = replace(cpu_target(), vector_bytes=16, vector_registers=32, cores=1, masked_itemsizes=())
 WITH = replace(WITHOUT, masked_itemsizes=(4, 8))
