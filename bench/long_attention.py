@@ -4,9 +4,9 @@
         [--device OPENCL] [--symbolic]
 
 In: torch. Out: a line for each shape, batch x heads x time x features: milliseconds of both by the CPU time of the
-process, in turns, torch's time over ours, the error beside torch in float64, the peak of our buffers besides operands
-and results (`GlobalCounters`), and by how much each grew the process at its peak, which a row shows only where it is
-larger than those before it. With `--symbolic` the time is a variable.
+process, in turns, torch's time over ours, the error beside torch in float64, our memory for temporaries, and by how
+much each grew the process at its peak, which a row shows only where it is larger than those before it. With
+`--symbolic` the time is a variable.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright import Device, GlobalCounters, Tensor, Variable, jit
+from tilewright import Device, Tensor, Variable, jit
+from tilewright.base.events import subscribe
 
 ROWS = (
     ((1, 4, 1024, 64), False),
@@ -36,25 +37,6 @@ def peak() -> int:
     """The largest resident memory of the process so far, in MB."""
     with open("/proc/self/status") as file:
         return int(file.read().split("VmHWM:")[1].split()[0]) // 1000
-
-
-class Peak:
-    """The most bytes of buffers at a time, beyond those at the start."""
-
-    def __init__(self) -> None:
-        self.start = self.most = GlobalCounters.mem_used
-        self._add = GlobalCounters.add_memory
-
-    def __enter__(self) -> Peak:
-        setattr(GlobalCounters, "add_memory", self._note)  # noqa: B010 (mypy refuses to assign to a method)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        delattr(GlobalCounters, "add_memory")
-
-    def _note(self, delta: int, device: str) -> None:
-        self._add(delta, device)
-        self.most = max(self.most, GlobalCounters.mem_used)
 
 
 def ours(is_causal: bool, gradients: bool, is_symbolic: bool) -> Callable[..., list[Tensor]]:
@@ -86,8 +68,10 @@ def measure(shape: tuple[int, ...], is_causal: bool, gradients: bool, chosen: ar
     others = [torch.from_numpy(each) for each in arrays]
     mine, other = ours(is_causal, gradients, chosen.symbolic), theirs(is_causal, gradients, torch)
     levels = [peak()]
-    with Peak() as buffers:
-        held = sum(each.nbytes() for each in mine(*tensors))
+    plans: list[Any] = []
+    with subscribe(lambda event: plans.append(event["plan"]), ("schedule",)):
+        mine(*tensors)
+    temporaries = max(sum(size for _, size in plan.arenas) for plan in plans)
     for call, given in ((mine, tensors), (other, others)):
         found: list[Any] = [call(*given) for _ in range(3)][-1]
         levels.append(peak())
@@ -107,7 +91,7 @@ def measure(shape: tuple[int, ...], is_causal: bool, gradients: bool, chosen: ar
     one, two = (float(np.median(each)) * 1e3 for each in times)
     name = "x".join(map(str, shape)) + " causal" * is_causal + " with gradients" * gradients
     print(f"{name}: ours {one:.1f} ms, torch {two:.1f} ms, ratio {two / one:.2f}; error {error}; ", end="")
-    print(f"buffers {(buffers.most - buffers.start - held) / 1e6:.1f} MB; ", end="")
+    print(f"temporaries {temporaries / 1e6:.1f} MB; ", end="")
     print(f"memory ours {levels[1] - levels[0]} MB, then torch {levels[2] - levels[1]} MB more", flush=True)
 
 
