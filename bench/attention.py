@@ -39,14 +39,16 @@ class Row:
     key_heads: int = 0
     mask: str = ""  # bool, float, or heads: a float mask for each head and key
     dtype: str = "bfloat16"
-    is_turned: bool = False  # time before heads in memory, as a projection gives it
+    is_time_first: bool = False  # time before heads in memory, as a projection gives it
 
     @property
     def name(self) -> str:
         heads = f"{self.heads}/{self.key_heads}" if self.key_heads else str(self.heads)
         queries = f"{self.queries}:{self.keys}" if self.keys else str(self.queries)
         words = [f"{self.batch}x{heads}x{queries}x{self.features}"]
-        words += ["causal"] * self.is_causal + [f"{self.mask} mask"] * bool(self.mask) + ["turned"] * self.is_turned
+        words += (
+            ["causal"] * self.is_causal + [f"{self.mask} mask"] * bool(self.mask) + ["time first"] * self.is_time_first
+        )
         return " ".join([*words, *([self.dtype] if self.dtype != "bfloat16" else [])])
 
     @property
@@ -60,7 +62,7 @@ ROWS = (
     Row(1, 1, 128, 128),
     Row(1, 4, 129, 64, is_causal=True),
     Row(8, 12, 1024, 64, is_causal=True),
-    Row(8, 12, 1024, 64, is_causal=True, is_turned=True),
+    Row(8, 12, 1024, 64, is_causal=True, is_time_first=True),
     Row(8, 12, 1024, 64),
     Row(4, 32, 4096, 128, is_causal=True),
     Row(4, 16, 4096, 128),
@@ -80,7 +82,7 @@ def inputs(row: Row, torch: Any) -> tuple[list[Any], Any]:
     kind, heads, keys = getattr(torch, row.dtype), row.key_heads or row.heads, row.keys or row.queries
 
     def made(heads: int, time: int) -> Any:
-        if row.is_turned:
+        if row.is_time_first:
             return torch.randn(row.batch, time, heads, row.features, device="cuda").to(kind).transpose(1, 2)
         return torch.randn(row.batch, heads, time, row.features, device="cuda").to(kind)
 
@@ -95,7 +97,7 @@ def inputs(row: Row, torch: Any) -> tuple[list[Any], Any]:
 
 
 def to_ours(tensor: Any, row: Row, torch: Any, device: str) -> Tensor:
-    if row.is_turned:
+    if row.is_time_first:
         return Tensor(bits(tensor.transpose(1, 2).contiguous(), torch), device=device).realize().transpose(1, 2)
     return Tensor(bits(tensor, torch), device=device).realize()
 

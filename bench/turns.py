@@ -29,7 +29,7 @@ def multiplied(x: Any, y: Any) -> Any:
     return x @ y
 
 
-def turned(x: Any, y: Any) -> Any:
+def transposed_product(x: Any, y: Any) -> Any:
     return x.T @ y
 
 
@@ -38,7 +38,7 @@ def rows(functional: Any) -> dict[str, Row]:
     squares = {f"matmul {n}": Row(((n, n), (n, n)), multiplied, multiplied) for n in (64, 256, 512, 1024, 2048)}
     return squares | {
         "matmul 1000x777x333": Row(((1000, 777), (777, 333)), multiplied, multiplied),
-        "matmul x.T 1024": Row(((1024, 1024), (1024, 1024)), turned, turned),
+        "matmul x.T 1024": Row(((1024, 1024), (1024, 1024)), transposed_product, transposed_product),
         "matmul bias gelu": Row(
             ((512, 1024), (1024, 1024), (1024,)),
             lambda x, y, b: (x @ y + b).gelu(),

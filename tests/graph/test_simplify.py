@@ -774,10 +774,10 @@ def convolution_indices(seed: int) -> UOp:
     flat = ((batch * 16 + channel) * 28 + y) * 28 + x
     valid = (y >= 0) & (y < 28) & (x >= 0) & (x < 28)
     rest = flat // 28
-    turned = ((flat % 28 * 28 + rest % 28) * 16 + rest // 28 % 16) * 8 + rest // 28 // 16
+    transposed = ((flat % 28 * 28 + rest % 28) * 16 + rest // 28 % 16) * 8 + rest // 28 // 16
     weight = ((out * 16 + channel) * 3 + down) * 3 + right
     place = batch * 3136 + out * 196 + row * 14 + column
-    parts = [turned, valid.where(flat, 0), weight, weight // 9, weight % 9 // 3]
+    parts = [transposed, valid.where(flat, 0), weight, weight // 9, weight % 9 // 3]
     parts += [place // step % step for step in (7, 49, 14, 196, 3136)]
     parts.append(((place < 20000) & (place % 14 < 12) & (place // 14 % 14 < 13)).where(place, place + 1))
     return UOp(Ops.SINK, dtypes.void, tuple(parts))

@@ -50,7 +50,7 @@ class Case:
     is_causal: bool = False
     mask: Callable[[np.random.Generator], np.ndarray[Any, Any]] | None = None
     dtype: DType = BF16
-    is_turned: bool = False
+    is_time_first: bool = False
 
     def arrays(self) -> list[np.ndarray[Any, Any]]:
         generator = np.random.default_rng(3)
@@ -59,7 +59,7 @@ class Case:
 
     def attend(self, *given: Tensor) -> Tensor:
         query, key, value, *mask = given
-        if self.is_turned:
+        if self.is_time_first:
             query, key, value = (each.transpose(1, 2).contiguous().transpose(1, 2) for each in (query, key, value))
         return query.scaled_dot_product_attention(
             key, value, mask[0] if mask else None, is_causal=self.is_causal, enable_gqa=query.ndim == 4
@@ -82,7 +82,7 @@ CASES = {
     "shared keys": Case((1, 4, 20, 16), (1, 2, 70, 16), is_causal=True),
     "no heads": Case((3, 20, 16), (3, 30, 16)),
     "float16": Case((1, 1, 20, 16), (1, 1, 20, 16), dtype=F16),
-    "time before heads": Case((1, 2, 20, 16), (1, 2, 30, 16), is_turned=True),
+    "time before heads": Case((1, 2, 20, 16), (1, 2, 30, 16), is_time_first=True),
     "bool mask": Case((1, 2, 20, 16), (1, 2, 70, 16), mask=lambda g: g.random((20, 70)) < 0.6),
     "mask of keys": Case((2, 1, 20, 16), (2, 1, 70, 16), mask=lambda g: g.random((2, 1, 1, 70)) < 0.6),
     "float mask": Case((1, 2, 20, 16), (1, 2, 70, 16), mask=lambda g: g.standard_normal((2, 1, 70)).astype(np.float32)),

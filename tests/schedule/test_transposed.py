@@ -1,4 +1,4 @@
-"""A factor that lies across the sum of a product is turned by a kernel of its own where cores share the product: which
+"""A factor whose summed axis is not contiguous is transposed by a separate kernel where cores share the product: which
 products that are, that values stay right, and that work-groups and small products are left alone."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CASES: dict[str, tuple[Expression, tuple[int, ...], int]] = {
     "one of several": (lambda x, y: x.transpose(-1, -2) @ y, (3, DEPTH, ROWS), 2),
     "part of a larger one": (lambda x, y: x[:, 1:].T @ y, (DEPTH, ROWS + 1), 2),
     "every second row": (lambda x, y: x[::2].T @ y, (2 * DEPTH, ROWS), 2),
-    "computed as it is turned": (lambda x, y: (x * 2).T @ y, (DEPTH, ROWS), 2),
+    "computed as it is transposed": (lambda x, y: (x * 2).T @ y, (DEPTH, ROWS), 2),
     "few columns": (lambda x, y: x.T @ y[:, : transposed.MIN_COLUMNS - 1], (DEPTH, 4 * ROWS), 1),
     "few products": (lambda x, y: x.T @ y[:, : transposed.MIN_COLUMNS], (DEPTH, ROWS), 1),
     "masked": (lambda x, y: x.T.pad(((1, 0), (0, 0))) @ y, (DEPTH, ROWS), 1),
@@ -34,7 +34,7 @@ CASES: dict[str, tuple[Expression, tuple[int, ...], int]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_turned(name: str) -> None:
+def test_what_is_transposed(name: str) -> None:
     expression, shape, kernels = CASES[name]
     graph = Graph()
     assert graph.kernels(expression(graph.tensor(*shape), graph.tensor(DEPTH, COLUMNS))) == kernels
