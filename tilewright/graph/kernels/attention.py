@@ -167,7 +167,7 @@ def forward_kernel(
     before = load(after(maximum, step), half)
     largest = before.maximum(tiles.fold_quad(Ops.MAX, tiles.fold_row(Ops.MAX, scores, product.columns)))
     # Rows whose keys were all masked so far have no maximum.
-    base = largest.eq(number(MINUS_INFINITY)).where(number(0.0), largest) * factor
+    base = finite_base(largest) * factor
     weights = (scores * factor - base).alu(Ops.EXP2)
     rescale = (before * factor - base).alu(Ops.EXP2)
     weighted = tiles.multiply_held(weights, product, value_tile, columns, features)
@@ -205,7 +205,7 @@ def forward_kernel(
         store(out, position, (number(1.0) / total * result).cast(out.dtype), *valid),
         loops=(half, *weighted.columns, tiles.thread, *grid.axes),
     )
-    lowest = maximum.eq(number(MINUS_INFINITY)).where(number(0.0), maximum)
+    lowest = finite_base(maximum)
     logarithm = lowest * factor + total.alu(Ops.LOG2)
     row_position = row_number(call, grid, grid.head, row)
     is_first = (tiles.thread % QUAD).eq(0)
@@ -229,6 +229,11 @@ def has_factors(mask: Any) -> bool:
 
 def count_rows(call: Attention) -> int:
     return call.batch * call.heads * call.queries
+
+
+def finite_base(maximum: UOp) -> UOp:
+    """The number to subtract from scores: 0 where all keys so far are masked and there is no maximum."""
+    return maximum.eq(MINUS_INFINITY).where(0.0, maximum)
 
 
 def base_two(mask: UOp) -> UOp:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.records import NamedTuple, record
-from tilewright.graph.kernels.attention import LOG2_E, MINUS_INFINITY, base_two
+from tilewright.graph.kernels.attention import LOG2_E, MINUS_INFINITY, base_two, finite_base
 from tilewright.graph.kernels.block_builder import (
     BASED,
     FOLDED,
@@ -261,7 +261,7 @@ def forward_kernel(
     effects = [stored]
     for kind in range(2):
         row = build.over(call.rows)
-        number = build.number(1.0) / load(total, row) if kind else _base(build, load(maximum, row))
+        number = build.number(1.0) / load(total, row) if kind else finite_base(load(maximum, row))
         position = (head + kind * (call.batch * call.heads)) * call.queries + rows.first + row
         effects.append(end(store(sums, position, number, *rows.valid(row)), loops=(row, *axes)))
     return UOp(Ops.SINK, dtypes.void, tuple(effects), KernelInfo("attention_blocks", ()))
@@ -312,7 +312,7 @@ def _softmax(
     maximum, rescale, bases = (after(each, step, strip) for each in (of_rows.maximum, of_rows.rescale, of_rows.base))
     before = load(maximum, first + lane)
     largest = before.maximum(load(tallest, lane))
-    base = _base(build, largest)
+    base = finite_base(largest)
     stores = [
         store(maximum, first + lane, largest),
         store(bases, lane, base),
@@ -358,8 +358,3 @@ def weighted_sum(
     before = load(memory, row * width + column)
     scaled = before if factors is None else before * load(factors, row)
     return end(store(memory, row * width + column, scaled + added), loops=(strip, number, part, own, lane))
-
-
-def _base(build: Builder, maximum: UOp) -> UOp:
-    """The number to subtract from scores: 0 where all keys so far are masked and there is no maximum."""
-    return maximum.eq(build.number(MINUS_INFINITY)).where(build.number(0.0), maximum)

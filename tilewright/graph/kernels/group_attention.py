@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.records import record
-from tilewright.graph.kernels.attention import LOG2_E, MINUS_INFINITY, base_two
+from tilewright.graph.kernels.attention import LOG2_E, MINUS_INFINITY, base_two, finite_base
 from tilewright.graph.kernels.block_builder import Size, ceil_div
 from tilewright.graph.kernels.group_builder import GroupAttention, GroupBuilder, Matrix
 from tilewright.graph.kernels.nodes import after, barrier, end, load, store
@@ -103,11 +103,6 @@ def extra_arguments(call: GroupAttention, others: Sequence[UOp]) -> tuple[UOp | 
     return rest.pop(0) if call.mask is not None else None, rest.pop(0) if call.dropout else None
 
 
-def base_of(build: GroupBuilder, maximum: UOp) -> UOp:
-    """The number to subtract from scores: 0 where all keys so far are masked and there is no maximum."""
-    return maximum.eq(build.number(MINUS_INFINITY)).where(build.number(0.0), maximum)
-
-
 def forward_kernel(call: GroupAttention, out: UOp, sums: UOp, query: UOp, key: UOp, value: UOp, *others: UOp) -> UOp:
     """`sums` have the maximum of the scores to base 2, and 1 / the sum of the weights, of all queries of all heads.
     `others` are the mask, and the state of the random numbers."""
@@ -134,7 +129,7 @@ def forward_kernel(call: GroupAttention, out: UOp, sums: UOp, query: UOp, key: U
     before = load(after(maximum, step), own)
     highest = _fold_threads(build, Ops.MAX, after(partials, step), build.fold(Ops.MAX, score, found.columns), FOLDED)
     largest = before.maximum(highest)
-    base = base_of(build, largest)
+    base = finite_base(largest)
     weight, rescale = (score - base).alu(Ops.EXP2), (before - base).alu(Ops.EXP2)
     used = weight if state is None else weight * at.kept(state)
     stored = store(after(weights, step), build.tile_row * call.columns + found.column, used)
@@ -158,7 +153,7 @@ def forward_kernel(call: GroupAttention, out: UOp, sums: UOp, query: UOp, key: U
     results = query_matrix(build, out, head, call.value_features)
     written = build.store_result(results, mixed, load(after(result, done), place) / whole)
     valid = (*results.valid(build.row, call.rows), build.x.eq(0), build.part.eq(0))
-    kinds = (base_of(build, load(after(maximum, done), own)), build.number(1.0) / whole)
+    kinds = (finite_base(load(after(maximum, done), own)), build.number(1.0) / whole)
     rows = tuple(
         end(store(sums, row_position(build, kind, head, build.row), number, *valid), loops=(own, *build.axes))
         for kind, number in enumerate(kinds)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.records import NamedTuple, record
-from tilewright.graph.kernels.attention import MINUS_INFINITY, Steps, base_two
+from tilewright.graph.kernels.attention import MINUS_INFINITY, Steps, base_two, finite_base
 from tilewright.graph.kernels.nodes import after, barrier, end, load, store
 from tilewright.graph.kernels.tiles import FLOAT, number
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
@@ -116,7 +116,7 @@ def row_kernel(call: RowAttention, out: UOp, query: UOp, key: UOp, value: UOp, m
     result = after(result, end(store(result, own, number(0.0)), loops=parts))
     before = load(after(maximum, step), zero)
     largest = before.maximum(_fold(Ops.MAX, score, several))
-    base = _base(largest)
+    base = finite_base(largest)
     weight = (score - base).alu(Ops.EXP2)
     rescale = (before - base).alu(Ops.EXP2)
     sums = load(after(total, step), zero) * rescale + _fold(Ops.ADD, weight, several)
@@ -199,13 +199,8 @@ def _combine(axes: _Axes, count: int, maximum: _Loader, total: _Loader, result: 
     """The sums of totals and results, each rescaled from its own maximum to the common one."""
     tallest, each = (axes.make(count, AxisType.REDUCE) for _ in range(2))
     largest = _fold(Ops.MAX, maximum(tallest), tallest)
-    scale = (maximum(each) - _base(largest)).alu(Ops.EXP2)
+    scale = (maximum(each) - finite_base(largest)).alu(Ops.EXP2)
     return _Total(largest, _fold(Ops.ADD, total(each) * scale, each), _fold(Ops.ADD, result(each) * scale, each))
-
-
-def _base(maximum: UOp) -> UOp:
-    """The number to subtract from scores: 0 where all keys so far are masked and there is no maximum."""
-    return maximum.eq(number(MINUS_INFINITY)).where(number(0.0), maximum)
 
 
 def _fold(op: Op, value: UOp, *axes: UOp) -> UOp:

@@ -246,11 +246,6 @@ class SelectingMixin(ScatterMixin):
         """As `nonzero`."""
         return self.nonzero()
 
-    @property
-    def mT(self) -> Self:
-        """Each matrix transposed."""
-        return self.transpose(-2, -1)
-
     def t(self) -> Self:
         """A matrix transposed; 1-D and 0-d tensors unchanged."""
         if self.ndim > 2:

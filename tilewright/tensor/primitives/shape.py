@@ -148,6 +148,11 @@ class ShapeMixin(StorageMixin):
         """The axes in reverse order."""
         return self._view((Ops.PERMUTE, tuple(reversed(range(self.ndim)))))
 
+    @property
+    def mT(self) -> Self:
+        """Each matrix transposed."""
+        return self.transpose(-2, -1)
+
     def flip(self, axis: Any = (), *args: Any) -> Self:
         """With some axes reversed."""
         return self._view((Ops.FLIP, check_axes("flip", shape_from("flip", (axis, *args)), self.ndim)))

@@ -46,9 +46,6 @@ class DecomposeMixin(ProductsMixin):
         found = self.eye(size, dtype=self.dtype, device=self.device)
         return found.expand(*self.shape[:-2], size, size)
 
-    def _exchanged(self) -> Self:
-        return self.transpose(-2, -1)
-
     def _rows(self, start: int, stop: int) -> Self:
         return self._slice_axis(self.ndim - 2, start, stop)
 
@@ -67,9 +64,9 @@ class DecomposeMixin(ProductsMixin):
         if 0 in self.shape:
             return self._no_elements(*self.shape[-2:])
         batch = self._batch("cholesky")
-        source = batch if upper else batch._exchanged()
+        source = batch if upper else batch.mT
         factor, _ = launch.run_kernel(factors.cholesky_kernel, source.shape, source, gradient=_cholesky_rule)
-        return self._from_batch(factor if upper else factor._exchanged())
+        return self._from_batch(factor if upper else factor.mT)
 
     # ------------------------------------------------------------ QR
 
@@ -120,7 +117,7 @@ class DecomposeMixin(ProductsMixin):
         if batch is None:
             return self._no_elements(self.shape[-1]), self._no_elements(*self.shape[-2:])
         values, vectors = batch.detach()._eigen(True)
-        values, vectors = values, vectors._exchanged()
+        values, vectors = values, vectors.mT
         if modes.grad_enabled:
             values, vectors = launch.with_gradient([values, vectors], [batch], rules.eigh_rule)
         return self._from_batch(values), self._from_batch(vectors)
@@ -145,7 +142,7 @@ class DecomposeMixin(ProductsMixin):
         if 0 in self.shape:
             return None
         batch = self._batch(name)
-        return batch if triangle in "Ll" else batch._exchanged()
+        return batch if triangle in "Ll" else batch.mT
 
     def _eigen(self, has_vectors: bool) -> list[Self]:
         """The sorted eigenvalues of a batch and, as rows, the eigenvectors."""
@@ -169,7 +166,7 @@ class DecomposeMixin(ProductsMixin):
         """The columns as rows, padded to a multiple of the vector width."""
         from tilewright.tensor.matrices.rotations import LANES
 
-        return self._exchanged().pad((0, -self.shape[-2] % LANES))
+        return self.mT.pad((0, -self.shape[-2] % LANES))
 
     # ------------------------------------------------------------ SVD
 
@@ -218,21 +215,21 @@ class DecomposeMixin(ProductsMixin):
         """The singular values of a batch; those of R where there are more rows than columns."""
         rows, columns = self.shape[-2:]
         if rows < columns:
-            return self._exchanged()._triangle_values()
+            return self.mT._triangle_values()
         square = self if rows == columns else self._orthogonal(columns)[1]
         return square._square_singular(False)
 
     def _singular(self, is_full: bool) -> tuple[Self, Self, Self]:
         rows, columns = self.shape[-2:]
         if rows < columns:
-            v, s, ut = self._exchanged()._singular(is_full)
-            return ut._exchanged(), s, v._exchanged()
+            v, s, ut = self.mT._singular(is_full)
+            return ut.mT, s, v.mT
         if rows == columns:
             s, ut, vt = self._square_singular(True)
-            return ut._exchanged(), s, vt
+            return ut.mT, s, vt
         q, r = self._orthogonal(rows if is_full else columns)
         s, ut, vt = r._square_singular(True)
-        u = q._columns(0, columns) @ ut._exchanged()
+        u = q._columns(0, columns) @ ut.mT
         return u.cat(q._columns(columns, rows), dim=-1) if is_full else u, s, vt
 
     def _square_singular(self, has_vectors: bool) -> list[Self]:

@@ -45,8 +45,8 @@ class SolveMixin(DecomposeMixin):
         self._check_matrices("solve", is_square=True)
         is_vector = B.ndim == 1 or (B.ndim == self.ndim - 1 and B.shape == self.shape[:-1])
         matrix, right = self._pair("solve", B.unsqueeze(-1) if is_vector else B, left or is_vector)
-        found = matrix._solve_batch(right) if left else matrix._exchanged()._solve_batch(right._exchanged())
-        return self._solution(B, found if left else found._exchanged(), is_vector)
+        found = matrix._solve_batch(right) if left else matrix.mT._solve_batch(right.mT)
+        return self._solution(B, found if left else found.mT, is_vector)
 
     def _pair(self, name: str, right: Self, is_left: bool) -> tuple[Self, Self]:
         """This matrix and a right-hand side as batches of equal length in one dtype."""
@@ -92,7 +92,7 @@ class SolveMixin(DecomposeMixin):
         if left:
             found = matrix._solve_triangle(right, upper, unitriangular)
         else:
-            found = matrix._exchanged()._solve_triangle(right._exchanged(), not upper, unitriangular)._exchanged()
+            found = matrix.mT._solve_triangle(right.mT, not upper, unitriangular).mT
         return self._solution(B, found, is_vector)
 
     def triangular_solve(
@@ -101,7 +101,7 @@ class SolveMixin(DecomposeMixin):
         """X with `A @ X == self`, or with `transpose` `A.T @ X == self`, for a triangular A; and A."""
         check_devices("triangular_solve", self, A)
         A._check_matrices("triangular_solve", is_square=True)
-        matrix = A._exchanged() if transpose else A
+        matrix = A.mT if transpose else A
         is_upper = upper != transpose
         return matrix.solve_triangular(self, upper=is_upper, unitriangular=unitriangular), A
 
@@ -119,9 +119,9 @@ class SolveMixin(DecomposeMixin):
         """X with `L @ L.T @ X == self` for a factor L from `cholesky`, or with `upper` `L.T @ L @ X == self`."""
         check_devices("cholesky_solve", self, L)
         L._check_matrices("cholesky_solve", is_square=True)
-        first = L._exchanged() if upper else L
+        first = L.mT if upper else L
         inner = first.solve_triangular(self, upper=False)
-        return first._exchanged().solve_triangular(inner, upper=True)
+        return first.mT.solve_triangular(inner, upper=True)
 
     # ------------------------------------------------------------ inverses and determinants
 
@@ -237,7 +237,7 @@ class SolveMixin(DecomposeMixin):
         batch = self._batch("pinv")
         u, s, vt = batch.detach()._singular(False)
         inverses = _inverse_where(s, self._rank_limit(s, atol, self._per_matrix(rtol)))
-        found = (vt._exchanged() * inverses.unsqueeze(-2)) @ u._exchanged()
+        found = (vt.mT * inverses.unsqueeze(-2)) @ u.mT
         if modes.grad_enabled:
             (found,) = launch.with_gradient([found], [batch], rules.pinv_rule)
         return self._from_batch(found)
@@ -290,8 +290,8 @@ class SolveMixin(DecomposeMixin):
         batch, targets = matrix._batch("lstsq"), right._batch("lstsq")
         u, s, vt = batch.detach()._singular(False)
         limit = self._rank_limit(s, None, rcond)
-        inner = (u._exchanged() @ targets.detach()) * _inverse_where(s, limit).unsqueeze(-1)
-        found = vt._exchanged() @ inner
+        inner = (u.mT @ targets.detach()) * _inverse_where(s, limit).unsqueeze(-1)
+        found = vt.mT @ inner
         if modes.grad_enabled:
             (found,) = launch.with_gradient([found], [batch, targets], rules.lstsq_rule)
         rank = (s > limit).cast("int64").sum(-1)
