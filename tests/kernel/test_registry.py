@@ -85,9 +85,9 @@ from collections.abc import Iterator
 from tests.kernel.test_registry import Toys
 from tilewright.graph.ops import AxisType
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import substitute
+from tilewright.graph.walk import size_of, substitute
 from tilewright.kernel.analysis.dependence import check_order, has_effects
-from tilewright.kernel.axes import KernelView, is_counted, size_of
+from tilewright.kernel.axes import KernelView, is_counted
 from tilewright.kernel.transforms.common import Transform, prefixed
 
 

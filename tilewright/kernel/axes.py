@@ -11,8 +11,7 @@ from tilewright.graph.ops import Axis, AxisType, Ops
 from tilewright.graph.records import Opt
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, index_const, memory_of
-from tilewright.graph.walk import exchange_axis, toposort
-from tilewright.graph.walk import size_of as size_of
+from tilewright.graph.walk import exchange_axis, size_of, toposort
 
 _KIND_ORDER = {
     kind: position

@@ -7,7 +7,7 @@ import math
 
 from tilewright.base.records import NamedTuple
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import size_of
+from tilewright.graph.walk import size_of
 
 # The cost of an iteration of the sum beside the multiplications of a tile, in multiplications (measured): of a load of
 # a vector of channels, from L2, of a load of a pixel, from L1, and of a second tiled axis, at a larger stride.

@@ -31,9 +31,10 @@ from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.analysis.versions import is_injective
-from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride
+from tilewright.kernel.axes import KernelView, is_counted, make_range, stride
 from tilewright.kernel.templates.convolution_sizes import (
     MAX_VECTORS,
     SumBlock,

@@ -16,7 +16,8 @@ from tilewright.base.records import NamedTuple
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp, memory_of
-from tilewright.kernel.axes import KernelView, size_of, stride
+from tilewright.graph.walk import size_of
+from tilewright.kernel.axes import KernelView, stride
 from tilewright.kernel.templates.opt_builder import OptBuilder
 from tilewright.kernel.transforms.block import check_overlap
 from tilewright.kernel.transforms.thread import check_thread

@@ -12,8 +12,9 @@ from tilewright.graph.kernels.threads import count_threads
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import size_of
 from tilewright.kernel.apply import fits_target
-from tilewright.kernel.axes import KernelView, is_counted, is_uniform, quotient_of, size_of, stride, view_kernel
+from tilewright.kernel.axes import KernelView, is_counted, is_uniform, quotient_of, stride, view_kernel
 from tilewright.kernel.templates.opt_builder import OptBuilder
 from tilewright.kernel.templates.template import Opts
 from tilewright.kernel.transforms.registry import TRANSFORMS

@@ -18,8 +18,9 @@ from tilewright.graph.kernels.threads import count_threads
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.dependence import has_effects
-from tilewright.kernel.axes import KernelView, is_counted, is_uniform, quotient_of, size_of, stride
+from tilewright.kernel.axes import KernelView, is_counted, is_uniform, quotient_of, stride
 from tilewright.kernel.templates.group_builder import (
     GroupOptBuilder,
     divisor,

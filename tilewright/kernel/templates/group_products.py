@@ -17,8 +17,9 @@ from tilewright.base.records import NamedTuple
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.contraction import match_contraction
-from tilewright.kernel.axes import KernelView, is_counted, size_of
+from tilewright.kernel.axes import KernelView, is_counted
 from tilewright.kernel.cost import contraction_clocks, repeated_clocks, seconds_of, single_copy_clocks
 from tilewright.kernel.templates.group_builder import GroupOptBuilder, divisor, output_loops, step_of, tile_groups
 from tilewright.kernel.templates.group_memory import SHORT_ROW, steps_of

@@ -15,8 +15,9 @@ from tilewright.base.records import NamedTuple
 from tilewright.base.target import Target
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.contraction import Contraction, Operand, count, match_contraction
-from tilewright.kernel.axes import KernelView, size_of, stride
+from tilewright.kernel.axes import KernelView, stride
 from tilewright.kernel.templates.group_builder import GroupOptBuilder, warp_threads
 from tilewright.kernel.templates.group_memory import GROUP_THREADS, add_threads, fill_groups
 

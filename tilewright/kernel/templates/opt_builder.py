@@ -5,16 +5,8 @@ from __future__ import annotations
 
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import (
-    KernelView,
-    is_counted,
-    is_uniform,
-    make_range,
-    padded_size,
-    quotient_of,
-    size_of,
-    view_kernel,
-)
+from tilewright.graph.walk import size_of
+from tilewright.kernel.axes import KernelView, is_counted, is_uniform, make_range, padded_size, quotient_of, view_kernel
 from tilewright.kernel.transforms.pad import check_pad
 from tilewright.kernel.transforms.registry import TRANSFORMS
 from tilewright.kernel.transforms.swap import check_swap

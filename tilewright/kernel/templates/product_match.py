@@ -9,8 +9,8 @@ from tilewright.base.dtype import DType
 from tilewright.base.records import NamedTuple
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import toposort, without_casts
-from tilewright.kernel.axes import KernelView, size_of, stride
+from tilewright.graph.walk import size_of, toposort, without_casts
+from tilewright.kernel.axes import KernelView, stride
 
 
 class Product(NamedTuple):

@@ -7,7 +7,8 @@ from __future__ import annotations
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import KernelView, make_range, size_of
+from tilewright.graph.walk import size_of
+from tilewright.kernel.axes import KernelView, make_range
 from tilewright.kernel.templates.opt_builder import OptBuilder
 from tilewright.kernel.transforms.swap import check_swap
 

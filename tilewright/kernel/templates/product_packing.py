@@ -9,9 +9,10 @@ from tilewright.graph.kernels.threads import local_bytes
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.dot_terms import product_dots, term_axis
 from tilewright.kernel.analysis.versions import is_injective
-from tilewright.kernel.axes import KernelView, size_of, stride
+from tilewright.kernel.axes import KernelView, stride
 from tilewright.kernel.templates.opt_builder import MAX_NEAR_STEP
 from tilewright.kernel.templates.product_match import Product, factors_of
 from tilewright.kernel.templates.product_nest import Nest

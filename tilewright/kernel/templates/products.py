@@ -23,9 +23,10 @@ from collections.abc import Iterator
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.analysis.dot_terms import product_dots
-from tilewright.kernel.axes import ADDED_ID, KernelView, is_counted, size_of, stride
+from tilewright.kernel.axes import ADDED_ID, KernelView, is_counted, stride
 from tilewright.kernel.templates.dot_tiles import HIGH_UTILISATION, MIN_VECTORS, choose_dot_opts, utilisation
 from tilewright.kernel.templates.product_match import Product, factors_of, find_product, own_axes, sum_dtype
 from tilewright.kernel.templates.product_nest import ROWS_OUTSIDE

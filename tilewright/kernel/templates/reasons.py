@@ -9,8 +9,9 @@ from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.text.arguments import axis_name
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import size_of
 from tilewright.kernel.apply import apply_opt
-from tilewright.kernel.axes import KernelView, is_counted, size_of, stride, view_kernel
+from tilewright.kernel.axes import KernelView, is_counted, stride, view_kernel
 from tilewright.kernel.templates.template import Choice
 
 MEANINGS = {

@@ -10,8 +10,9 @@ import math
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.dependence import check_cores
-from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
+from tilewright.kernel.axes import KernelView, is_counted, stride
 from tilewright.kernel.templates.opt_builder import INDEPENDENT_VECTORS, OptBuilder
 from tilewright.kernel.templates.template import Plan, Template
 from tilewright.kernel.transforms.distribute import check_distribute

@@ -22,7 +22,8 @@ from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import KernelView, size_of, stride
+from tilewright.graph.walk import size_of
+from tilewright.kernel.axes import KernelView, stride
 from tilewright.kernel.templates.dot_tiles import utilisation
 from tilewright.kernel.templates.product_nest import Nest
 from tilewright.kernel.templates.product_sizes import choose_tile, padded

@@ -13,7 +13,8 @@ from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp, memory_of
-from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
+from tilewright.graph.walk import size_of
+from tilewright.kernel.axes import KernelView, is_counted, stride
 from tilewright.kernel.templates.dot_tiles import utilisation
 from tilewright.kernel.templates.opt_builder import INDEPENDENT_VECTORS, OptBuilder
 from tilewright.kernel.transforms.block import check_block

@@ -21,8 +21,9 @@ from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import OptOps
 from tilewright.graph.text.arguments import axis_name
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.dependence import check_cores
-from tilewright.kernel.axes import KernelView, is_counted, is_uniform, size_of, stride
+from tilewright.kernel.axes import KernelView, is_counted, is_uniform, stride
 from tilewright.kernel.templates.opt_builder import INDEPENDENT_VECTORS, MAX_NEAR_STEP, OptBuilder
 from tilewright.kernel.templates.streams import (
     add_accumulators,
