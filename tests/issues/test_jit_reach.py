@@ -147,9 +147,10 @@ def test_a_method_that_a_user_gives_tensors_later_is_compared(monkeypatch: pytes
     assert fresh(x).item() == 5.0
 
 
-def test_the_globals_of_a_code_are_those_that_dis_shows() -> None:
+def test_the_globals_and_imports_of_a_code_are_those_that_dis_shows() -> None:
     """Also where an argument needs more than a byte, in modules, class bodies and nested functions."""
     long = "\n".join(f"x{number} = y{number} + abs(z{number})" for number in range(300))
+    long += "\nimport a.b, c as d\nfrom e.f import g"
     texts = [long, "def f():\n" + "\n".join(f" {line}" for line in long.splitlines()), "class C:\n  a = b(c)"]
     pending = [compile(text, "texts", "exec") for text in texts]
     pending += [value.__code__ for value in vars(argparse).values() if isinstance(value, types.FunctionType)]
@@ -157,3 +158,5 @@ def test_the_globals_of_a_code_are_those_that_dis_shows() -> None:
         pending += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
         shown = (step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
         assert module._globals_named(code) == tuple(dict.fromkeys(shown))
+        imported = (step.argval for step in dis.get_instructions(code) if step.opname == "IMPORT_NAME")
+        assert module._modules_named(code) == tuple(dict.fromkeys(imported))

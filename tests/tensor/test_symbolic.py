@@ -3,6 +3,8 @@ program over plain ints, for several values; kernels are counted."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +17,7 @@ from tilewright import Context, Device, Tensor, Variable, jit
 from tilewright.base.errors import IndexingError, JitError, ShapeError, UnsupportedError, UserError
 from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.engine.execution.traces import traces
+from tilewright.engine.jit.marked import MarkedArguments
 from tilewright.engine.planning import plan as planning
 from tilewright.graph.sizes import larger_size, smaller_size
 from tilewright.graph.symbolic import SymbolicInt, free_sizes
@@ -549,3 +552,27 @@ def test_what_is_not_provable_is_refused_at_the_users_line() -> None:
     for use, kind, text in refused:
         with pytest.raises(kind, match=rf"{text}[\s\S]*test_symbolic.py"):
             use().realize()
+
+
+def test_marked_arguments_are_found_as_a_signature_shows_them() -> None:
+    """Of a plain function from its code, of all else by `inspect`."""
+
+    def plain(a: int, /, b: int, *rest: int, c: int = 1, **others: int) -> None: ...
+
+    @functools.wraps(plain)
+    def wrapped(*args: Any, **kwargs: Any) -> None: ...
+
+    class Called:
+        def __call__(self, b: int, *, c: int) -> None: ...
+
+    functions: list[Callable[..., Any]] = [plain, wrapped, functools.partial(plain, 1), Called(), Called().__call__]
+    functions += [lambda *, c, b: None, lambda b=1, c=2: None, lambda *b, **c: None]
+    for function in functions:
+        found = {each.name: each.position for each in MarkedArguments(function, ("b", "c")).marked}
+        shown = list(inspect.signature(function).parameters.values())
+        for each in shown:
+            is_by_name = each.kind is each.KEYWORD_ONLY
+            assert each.name not in found or found[each.name] == (None if is_by_name else shown.index(each))
+    assert {each.position for each in MarkedArguments(plain, ("z",)).marked} == {None}
+    with pytest.raises(JitError, match="the arguments are b, c"):
+        MarkedArguments(functions[-2], ("z",))

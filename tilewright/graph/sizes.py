@@ -22,6 +22,15 @@ from tilewright.graph.uop import UOp, const, index_const
 from tilewright.graph.walk import toposort
 
 
+def is_int(value: Any) -> bool:
+    """A Python int, or a symbolic one; True and False are not meant where a number is."""
+    return isinstance(value, int | SymbolicInt) and not isinstance(value, bool)
+
+
+def is_int_tuple(value: Any) -> bool:
+    return isinstance(value, tuple) and all(is_int(item) for item in value)
+
+
 def is_symbolic(shape: Iterable[object]) -> bool:
     """Whether any of the sizes is symbolic."""
     return any(isinstance(size, SymbolicInt) for size in shape)

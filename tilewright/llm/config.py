@@ -4,9 +4,9 @@ from. Families differ in these values only; `check` refuses values that no netwo
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
 
 from tilewright.base.errors import ConfigError
+from tilewright.base.records import field, field_names, record
 
 # Larger numbers mean a damaged file: limits of sizes, and of what a file may ask to be repeated.
 MAX_SIZE = 1 << 24
@@ -15,7 +15,7 @@ MAX_HEAD_SIZE = 1 << 14
 MAX_ROPE_BASE = 1e15
 
 
-@dataclass(frozen=True)
+@record
 class Rope:
     """Rotary position embedding of the first `size` features of a head. Feature i is rotated with the next one
     (`interleaved`), or with the one size / 2 further. `factors` divide the frequencies, one each, for contexts
@@ -34,7 +34,7 @@ class Rope:
         return [self.base ** (-2 * pair / self.size) / factors[pair] for pair in range(pairs)]
 
 
-@dataclass(frozen=True)
+@record
 class Experts:
     """A mixture of experts in place of the feed-forward layer, from layer `first` on. The router scores the experts by
     `scoring`, "softmax" or "sigmoid"; a bias may be added for the choice alone. With `groups` the experts of the best
@@ -53,7 +53,7 @@ class Experts:
     group_best: int = 1
 
 
-@dataclass(frozen=True)
+@record
 class Latent:
     """Latent attention: keys and values of all heads are products of one vector of `kv_rank` features a token, beside
     `rope_size` rotated features that all heads share. Without `q_rank` queries are made directly."""
@@ -65,7 +65,7 @@ class Latent:
     value_size: int
 
 
-@dataclass(frozen=True)
+@record
 class Config:
     """A decoder of the llama family. `window` is the reach of layers whose `is_local` is true; `norm_shift` is added to
     the weights of norms; `attention_scale` 0 stands for 1 / sqrt(head_size)."""
@@ -93,7 +93,7 @@ class Config:
     local_rope: Rope | None = None
     experts: Experts | None = None
     latent: Latent | None = None
-    end_tokens: tuple[int, ...] = field(default=(), compare=False)
+    end_tokens: tuple[int, ...] = field(default_factory=tuple, compare=False)
 
     def __post_init__(self) -> None:
         check(self)
@@ -164,10 +164,10 @@ def _check_experts(experts: Experts) -> None:
         raise _refused("experts with numbers out of range")
 
 
-def _check_counts(owner: str, record: object, names: tuple[str, ...]) -> None:
-    known = {each.name for each in fields(record)}  # type: ignore[arg-type]
+def _check_counts(owner: str, made: object, names: tuple[str, ...]) -> None:
+    known = field_names(made)
     for name in names:
-        value = getattr(record, name)
+        value = getattr(made, name)
         if name not in known or type(value) is not int or not 1 <= value <= MAX_SIZE:
             raise _refused(f"{owner} with {name}={value!r}")
 

@@ -11,13 +11,13 @@ orders; where two tokens are equally probable to that accuracy, the choice betwe
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tilewright.base.errors import ConfigError, GenerationError, UserError
+from tilewright.base.records import field, mutable_record
 from tilewright.llm.sampling import Sampler, Sampling
 
 if TYPE_CHECKING:
@@ -64,12 +64,12 @@ class Request:
             self.finished = reason
 
 
-@dataclasses.dataclass(eq=False)
+@mutable_record
 class _Slot:
     """A row of the cache: the tokens whose keys and values it holds, and the request that runs on it."""
 
     row: int
-    held: list[int] = dataclasses.field(default_factory=list)
+    held: list[int] = field(default_factory=list)
     request: Request | None = None
     used_at: int = 0
 

@@ -13,7 +13,7 @@ from tilewright.llm.gates import activate
 from tilewright.llm.quantised.product import normalised
 from tilewright.llm.quantised.weight import QuantisedWeight
 from tilewright.llm.weights import Weights
-from tilewright.nn.layers import as_buffer
+from tilewright.nn.buffers import as_buffer
 from tilewright.tensor.tensor import Tensor
 
 Weight = Tensor | QuantisedWeight

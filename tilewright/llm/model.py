@@ -10,21 +10,29 @@ attention."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import ShapeError
 from tilewright.graph.spec import Devices
 from tilewright.llm.attention import Attention, AttentionContext
 from tilewright.llm.cache import Cache, Position
 from tilewright.llm.config import Config
-from tilewright.llm.experts import MixtureOfExperts
-from tilewright.llm.latent import LatentAttention
 from tilewright.llm.layers import Embedding, FeedForward, Linear, Norm, Rotary
 from tilewright.llm.weights import Weights
 from tilewright.tensor.tensor import Tensor
 
+if TYPE_CHECKING:
+    from tilewright.llm.experts import MixtureOfExperts
+    from tilewright.llm.latent import LatentAttention
+
 
 def attention_of(config: Config) -> type[Attention] | type[LatentAttention]:
-    return Attention if config.latent is None else LatentAttention
+    if config.latent is None:
+        return Attention
+    from tilewright.llm.latent import LatentAttention  # few models have it
+
+    return LatentAttention
 
 
 class Layer:
@@ -40,6 +48,8 @@ class Layer:
         self.ffn_norm = norm("ffn_norm")
         self.feed_forward: FeedForward | MixtureOfExperts
         if config.has_experts(layer):
+            from tilewright.llm.experts import MixtureOfExperts  # few models have them
+
             self.feed_forward = MixtureOfExperts(config, weights, layer)
         else:
             hidden, size = config.hidden_size, config.ffn_size

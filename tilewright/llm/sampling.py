@@ -8,16 +8,17 @@ numbers of its own, one a token, so a seed gives the same tokens whatever else t
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
-import random
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from tilewright.base.errors import ConfigError, GenerationError, InternalError
+from tilewright.base.records import record
 
 if TYPE_CHECKING:
+    import random
+
     import numpy as np
 
     from tilewright.llm.slots import Scores
@@ -30,7 +31,7 @@ RUN = 256  # weights that are summed at once
 _MARGINS = (4.0, 8.0, 16.0, math.inf)
 
 
-@dataclasses.dataclass(frozen=True)
+@record
 class Sampling:
     """How tokens are chosen. `temperature` 0 takes the most probable one. `top_k` 0 or None, `top_p` 1, `min_p` 0 and
     `repetition_penalty` 1 leave nothing out and change nothing. `seed` None takes another one every time."""
@@ -70,7 +71,7 @@ class Sampler:
     def __init__(self, sampling: Sampling, seen: Iterable[int] = ()) -> None:
         self.sampling = sampling
         self.seed = int.from_bytes(os.urandom(8), "little") >> 1 if sampling.seed is None else sampling.seed
-        self._random = random.Random(self.seed)
+        self._random: random.Random | None = None  # made by the first choice that is not greedy
         self._seen = set(seen) if sampling.repetition_penalty != 1 else set()
 
     def choose_from(self, scores: Scores, row: int) -> int:
@@ -110,6 +111,10 @@ class Sampler:
         import numpy as np
 
         settings = self.sampling
+        if self._random is None:
+            import random
+
+            self._random = random.Random(self.seed)
         chance = self._random.random()
         if settings.top_k or settings.top_p < 1 or settings.min_p:
             tokens = self._candidates(logits)

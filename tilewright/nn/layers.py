@@ -9,8 +9,7 @@ import reprlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tilewright.base.errors import DTypeError, ShapeError, UnsupportedError
-from tilewright.tensor.core.base import check_tensors
+from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.tensor.tensor import Tensor
 
 __all__ = [
@@ -223,17 +222,6 @@ def per_axis(layer: str, name: str, value: Sizes, axes: int, least: int = 1) -> 
     if len(sizes) != axes or any(not isinstance(size, int) or size < least for size in sizes):
         raise ShapeError(layer, f"{name}={value!r}", f"give one number or {axes}, each at least {least}")
     return sizes
-
-
-def as_buffer(tensor: Tensor) -> Tensor:
-    """Marks a tensor of a model that is not a parameter: a running statistic, a mask, a table. It is saved, loaded and
-    moved with the model, and optimisers do not change it."""
-    check_tensors("as_buffer", tensor)
-    if tensor.requires_grad:
-        message = f"a tensor ({tensor._described()}) that has a gradient"
-        raise UnsupportedError("as_buffer", message, "detach() it first")
-    tensor._is_buffer = True
-    return tensor
 
 
 # ---------------------------------------------------------------- containers

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import ShapeError
-from tilewright.nn.layers import as_buffer, check_sizes, in_dtype_of, optional_in_dtype_of
+from tilewright.nn.buffers import as_buffer
+from tilewright.nn.layers import check_sizes, in_dtype_of, optional_in_dtype_of
 from tilewright.tensor.tensor import Tensor
 
 __all__ = [

@@ -11,11 +11,11 @@ from typing import Any
 from tilewright.base.errors import StateError
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
+from tilewright.nn.buffers import as_buffer
 from tilewright.nn.formats.archives import tar_extract, zip_extract
 from tilewright.nn.formats.gguf_file import gguf_load
 from tilewright.nn.formats.safetensors_file import safe_load, safe_load_metadata, safe_save
 from tilewright.nn.formats.torch_file import torch_load
-from tilewright.nn.layers import as_buffer
 from tilewright.runtime.buffer import Buffer, buffer_node, buffer_of
 from tilewright.tensor.core.memory import protect_borrowed
 from tilewright.tensor.tensor import Tensor

@@ -7,8 +7,8 @@ again with those. A later value outside of them is a call of another kind, with 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping
+from types import FunctionType
 from typing import Any
 
 from tilewright.base.errors import JitError
@@ -39,6 +39,12 @@ class _Marked(NamedTuple):
     variables: list[Variable]
 
 
+class _Parameter(NamedTuple):
+    name: str
+    is_by_name: bool  # whether it is given by name alone
+    takes_others: bool = False  # whether it stands for all other names
+
+
 class MarkedArguments:
     """The marked arguments of one function."""
 
@@ -47,7 +53,7 @@ class MarkedArguments:
         if isinstance(symbolic, str):
             symbolic = (symbolic,)
         bounds = dict(symbolic) if isinstance(symbolic, Mapping) else dict.fromkeys(symbolic)
-        parameters = list(inspect.signature(function).parameters.values())
+        parameters = _parameters_of(function)
         marked = [_marked(name, limits, parameters) for name, limits in bounds.items()]
         self.marked = sorted(marked, key=lambda each: -1 if each.position is None else each.position)
         self.open = frozenset(each.name for each in self.marked if each.is_open)
@@ -99,15 +105,35 @@ class MarkedArguments:
         del each.variables[MAX_RANGES:]
 
 
-def _marked(name: Any, limits: tuple[int, int] | None, parameters: list[inspect.Parameter]) -> _Marked:
+_CO_VARARGS, _CO_VARKEYWORDS = 4, 8  # flags of a code object: it has *args, **kwargs
+
+
+def _parameters_of(function: Callable[..., Any]) -> list[_Parameter]:
+    """Of a plain function they are read from its code: `inspect` takes a megabyte of memory."""
+    if type(function) is not FunctionType or function.__dict__:
+        import inspect
+
+        found = inspect.signature(function).parameters.values()
+        return [_Parameter(each.name, each.kind is each.KEYWORD_ONLY, each.kind is each.VAR_KEYWORD) for each in found]
+    code = function.__code__
+    names, first, end = code.co_varnames, code.co_argcount, code.co_argcount + code.co_kwonlyargcount
+    rest = end + bool(code.co_flags & _CO_VARARGS)
+    return [
+        *(_Parameter(name, False) for name in names[:first] + names[end:rest]),
+        *(_Parameter(name, True) for name in names[first:end]),
+        *(_Parameter(name, False, True) for name in names[rest : rest + bool(code.co_flags & _CO_VARKEYWORDS)]),
+    ]
+
+
+def _marked(name: Any, limits: tuple[int, int] | None, parameters: list[_Parameter]) -> _Marked:
     names = [parameter.name for parameter in parameters]
     if name not in names:
-        if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        if any(parameter.takes_others for parameter in parameters):
             return _Marked(name, None, limits is None, _variables(name, limits))
         raise JitError("jit", f"symbolic names {name!r}, and the arguments are {', '.join(names) or 'none'}", _REMEDY)
-    position = names.index(name)
-    is_by_name = parameters[position].kind is inspect.Parameter.KEYWORD_ONLY
-    return _Marked(name, None if is_by_name else position, limits is None, _variables(name, limits))
+    found = parameters[names.index(name)]
+    position = None if found.is_by_name else names.index(name)
+    return _Marked(name, position, limits is None, _variables(name, limits))
 
 
 def _variables(name: str, limits: Any) -> list[Variable]:

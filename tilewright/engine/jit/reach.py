@@ -9,14 +9,14 @@ generator) are refused where a name in the user's code leads to them."""
 
 from __future__ import annotations
 
-import dis
 import functools
 import gc
+import opcode
 import operator
 import sys
 import types
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from tilewright.engine.jit import known_python
@@ -31,32 +31,37 @@ MAX_ENTRIES, ENTRIES_PER_OBJECT = 1 << 18, 3
 MAX_ARRAY_BYTES = 1 << 20
 MAX_NAME = 100  # characters of the path from the function to an object
 _LIBRARIES = sys.stdlib_module_names.union(["numpy"])
-_IMPORT_NAME, _EXTENDED_ARG = dis.opmap["IMPORT_NAME"], dis.opmap["EXTENDED_ARG"]
-_LOAD_GLOBAL, _LOAD_NAME = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_NAME"]
+_IMPORT_NAME, _EXTENDED_ARG = opcode.opmap["IMPORT_NAME"], opcode.opmap["EXTENDED_ARG"]
+_LOAD_GLOBAL, _LOAD_NAME = opcode.opmap["LOAD_GLOBAL"], opcode.opmap["LOAD_NAME"]
+
+
+def _steps_of(code: types.CodeType) -> Iterator[tuple[int, int]]:
+    """The instructions of a code with their arguments, read from its bytes, because `dis` takes 20 times as long."""
+    extended = 0
+    for op, arg in zip(code.co_code[::2], code.co_code[1::2]):
+        arg |= extended
+        yield op, arg
+        extended = arg << 8 if op == _EXTENDED_ARG else 0
 
 
 @functools.lru_cache(maxsize=MAX_CODES)
 def _globals_named(code: types.CodeType) -> tuple[str, ...]:
-    """The names that a code looks up as globals, read from its bytes, because `dis` takes 20 times as long. A name that
-    is not an identifier is from a tool that rewrote the code: pytest's `@pytest_ar`, which describes an assertion that
-    failed, leads to all of pytest."""
-    found, extended = [], 0
-    steps = code.co_code
-    for op, arg in zip(steps[::2], steps[1::2]):
-        arg |= extended
+    """The names that a code looks up as globals. A name that is not an identifier is from a tool that rewrote the code:
+    pytest's `@pytest_ar`, which describes an assertion that failed, leads to all of pytest."""
+    found = []
+    for op, arg in _steps_of(code):
         if op == _LOAD_GLOBAL:
             found.append(code.co_names[arg >> 1])  # the lowest bit says whether it is called
         elif op == _LOAD_NAME:
             found.append(code.co_names[arg])
-        extended = arg << 8 if op == _EXTENDED_ARG else 0
     return tuple(name for name in dict.fromkeys(found) if name.isidentifier())
 
 
 @functools.lru_cache(maxsize=MAX_CODES)
 def _modules_named(code: types.CodeType) -> tuple[str, ...]:
-    if _IMPORT_NAME not in code.co_code[::2]:  # few functions import: the others need not be disassembled for it
+    if _IMPORT_NAME not in code.co_code[::2]:  # few functions import
         return ()
-    return tuple(dict.fromkeys(s.argval for s in dis.get_instructions(code) if s.opname == "IMPORT_NAME"))
+    return tuple(dict.fromkeys(code.co_names[arg] for op, arg in _steps_of(code) if op == _IMPORT_NAME))
 
 
 def codes_in(code: types.CodeType) -> list[types.CodeType]:

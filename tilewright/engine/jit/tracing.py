@@ -270,6 +270,8 @@ class Tracer:
         self.could_reach.look_at_tensors()
         record.could_reach = frozenset(self.could_reach.state_buffers() | guards.state_buffers())
         if observed is None:
+            # The next call is observed and has guards of its own: of this one only what it did is compared.
+            record.guards = Guards()
             return
         record.spoil(observed.impure)
         record.spoil(guards.refused)

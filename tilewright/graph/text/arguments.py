@@ -29,10 +29,10 @@ from tilewright.graph.ops import (
     ViewArg,
 )
 from tilewright.graph.records import KernelInfo, Opt, OptOps
+from tilewright.graph.sizes import is_int, is_int_tuple
 from tilewright.graph.spec import Op
 from tilewright.graph.symbolic import SymbolicInt
 from tilewright.graph.uop import UOp
-from tilewright.graph.verification.tensor_nodes import is_int, is_int_tuple
 from tilewright.graph.walk import toposort
 
 OPS: dict[str, Op] = {op.name: op for op in ALL_OPS}

@@ -8,8 +8,9 @@ from tilewright.base.dtype import dtypes
 from tilewright.base.target import ATOMIC_DTYPES
 from tilewright.graph.ops import ATOMICS, REDUCTIONS, Axis, AxisType, DotArg, Ops, TileDotArg
 from tilewright.graph.records import KernelInfo
+from tilewright.graph.sizes import is_int_tuple
 from tilewright.graph.uop import UOp, memory_of
-from tilewright.graph.verification.tensor_nodes import PLACEHOLDERS, Complaint, NodeRule, is_int_tuple
+from tilewright.graph.verification.tensor_nodes import PLACEHOLDERS, Complaint, NodeRule
 
 INDEXABLE = PLACEHOLDERS | {Ops.BUFFER}
 # Threads that run side by side and never meet cannot add up to one value; a GROUP meets in local memory.

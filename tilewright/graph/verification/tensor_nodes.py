@@ -12,6 +12,7 @@ from tilewright.base.records import NamedTuple
 from tilewright.graph.kernels.custom import check_custom_kernel
 from tilewright.graph.kernels.slow_path import MARK, has_slow_path
 from tilewright.graph.ops import ALL_OPS, ELEMENTWISE, REDUCTIONS, BufferArg, CheckArg, MultiArg, Ops, ParamArg
+from tilewright.graph.sizes import is_int, is_int_tuple
 from tilewright.graph.spec import ANY, BITS, FLOATS, INTEGERS, WORDS, Kind, Op, Shape, element_count
 from tilewright.graph.symbolic import SymbolicInt
 from tilewright.graph.uop import UOp
@@ -42,15 +43,6 @@ _OPERANDS: dict[str, Callable[[DType], bool]] = {
     BITS: lambda dtype: not dtype.is_float,
     WORDS: lambda dtype: dtype is dtypes.uint64,
 }
-
-
-def is_int(value: Any) -> bool:
-    """A Python int, or a symbolic one; True and False are not meant where a number is."""
-    return isinstance(value, int | SymbolicInt) and not isinstance(value, bool)
-
-
-def is_int_tuple(value: Any) -> bool:
-    return isinstance(value, tuple) and all(is_int(item) for item in value)
 
 
 def is_pair_tuple(value: Any) -> bool:

@@ -4,11 +4,11 @@ there. The tables here have what a family's files do not state, and how its rota
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import UnsupportedError
+from tilewright.base.records import replace
 from tilewright.llm.config import MAX_HEAD_SIZE, MAX_ROPE_BASE, Config, Experts, Latent, Rope
 from tilewright.llm.files.facts import Facts
 from tilewright.llm.files.loaded import LoadedModel

@@ -9,7 +9,6 @@ from tilewright.base.dtype import DType, dtypes, to_dtype
 from tilewright.base.errors import DTypeError
 from tilewright.graph.spec import Devices
 from tilewright.llm.files.loaded import LoadedModel
-from tilewright.llm.sharding import shard_model
 from tilewright.nn.formats.gguf_header import MAGIC
 from tilewright.nn.formats.mapped import Path, check_plain, unreadable
 
@@ -18,6 +17,8 @@ def load_model(path: Path, device: Devices | None = None, dtype: DType | str | N
     """The model of a file or folder. Weights stay as they are there, quantised and mapped; `dtype` is that of
     activations, float32 where it is not said. Over several devices the weights are divided (`shard_model`)."""
     if device is not None and not isinstance(device, str):
+        from tilewright.llm.sharding import shard_model
+
         loaded = load_model(path, device[0], dtype)
         shard_model(loaded.model, device)
         return loaded

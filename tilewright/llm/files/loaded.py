@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from tilewright.base.records import record
 from tilewright.llm.config import Config
 from tilewright.llm.model import Transformer
 
 
-@dataclass(frozen=True)
+@record
 class LoadedModel:
     """A model from a file. `facts` is what the file says of it: the key-value pairs of a GGUF file, or `config.json`.
     `tokenizer_source` is what a tokenizer can be made from: "gguf" (the facts), the path of a folder with a

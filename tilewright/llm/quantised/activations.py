@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
+from tilewright.base.records import NamedTuple
 from tilewright.graph.kernels.custom import PureKernel
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo

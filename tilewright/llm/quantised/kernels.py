@@ -18,9 +18,9 @@ each group of 4 weights is broadcast."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
+from tilewright.base.records import NamedTuple
 from tilewright.graph.ops import AddrSpace, AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp, index_const

@@ -8,9 +8,9 @@ have one scale. Fields are below 128, or signed: a dot-product instruction then 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from tilewright.base.dtype import DType, dtypes
+from tilewright.base.records import NamedTuple
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 

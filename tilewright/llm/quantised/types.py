@@ -10,10 +10,10 @@ A nibble field of n bytes holds 2n elements: the low nibbles first, then the hig
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import UnsupportedError
+from tilewright.base.records import NamedTuple
 from tilewright.tensor.tensor import Tensor
 
 SUPER_BLOCK = 256  # elements of a block of the K formats

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
+from tilewright.base.records import NamedTuple
 from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import KernelInfo

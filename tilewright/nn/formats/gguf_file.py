@@ -7,10 +7,11 @@ from __future__ import annotations
 import math
 import os
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import UnsupportedError
+from tilewright.base.records import NamedTuple
 from tilewright.nn.formats.gguf_header import ForeignByteOrder, TensorInfo, read_header
 from tilewright.nn.formats.gguf_values import KINDS, Kind, as_plain
 from tilewright.nn.formats.mapped import Path, bytes_of, damaged, tensor_at, unmap_pages

@@ -7,8 +7,9 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from typing import Any, NamedTuple
+from typing import Any
 
+from tilewright.base.records import NamedTuple
 from tilewright.nn.formats.gguf_values import Texts
 
 MAGIC = b"GGUF"

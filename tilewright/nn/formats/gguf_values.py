@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeGuard, overload
+from typing import Any, TypeGuard, overload
+
+from tilewright.base.records import NamedTuple
 
 _LENGTH_BYTES = 8  # bytes of the length before each string
 
