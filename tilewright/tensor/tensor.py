@@ -1,16 +1,18 @@
 """`Tensor`, the public class: all families of operations put together. In: host data. Out: a lazy tensor on a device.
-Construction, assignment, moving between devices, and the modes of training stand here."""
+Construction, assignment, moving between devices, and the modes of training stand here. The families that few
+programs use (`rare`) are loaded when one of their operations is first asked for."""
 
 from __future__ import annotations
 
 import functools
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tilewright.base.dtype import DType, dtype_of_scalar, to_dtype
 from tilewright.base.errors import DTypeError
+from tilewright.base.forks import renewed_lock
 from tilewright.engine.memory import live
 from tilewright.graph import build, marks
 from tilewright.graph.ops import Ops
@@ -37,18 +39,19 @@ from tilewright.tensor.core.modes import Mode, modes
 from tilewright.tensor.families.aliases import add_aliases
 from tilewright.tensor.families.base import Family
 from tilewright.tensor.families.custom import CustomMixin
-from tilewright.tensor.families.hashing import HashingMixin
 from tilewright.tensor.families.in_place import InPlaceMixin
 from tilewright.tensor.families.interop import InteropMixin
-from tilewright.tensor.families.linalg.einsum import EinsumMixin
-from tilewright.tensor.families.linalg.norms import NormsMixin
 from tilewright.tensor.families.networks.attention import AttentionMixin
-from tilewright.tensor.families.networks.convolution import ConvolutionMixin
-from tilewright.tensor.families.networks.images import ImagesMixin
-from tilewright.tensor.families.networks.losses import LossesMixin
 from tilewright.tensor.families.pointwise import PointwiseMixin
 from tilewright.tensor.families.stacking import StackingMixin
-from tilewright.tensor.families.statistics import StatisticsMixin
+
+if TYPE_CHECKING:
+    from tilewright.tensor.rare import RareMixin
+else:
+
+    class RareMixin(Family):
+        """The substitute for the families of `rare` until they are loaded."""
+
 
 C = TypeVar("C", bound=Family)
 
@@ -91,22 +94,28 @@ class _TensorType(type):
     def training(cls, value: bool) -> None:
         modes.training = bool(value)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(cls, name: str) -> Any:
+            """A name that no loaded family has."""
+            if not name.startswith("__"):
+                _load_rare_families()
+            return type.__getattribute__(cls, name)
+
+        def __dir__(cls) -> list[str]:
+            _load_rare_families()
+            return super().__dir__()
+
 
 class Tensor(
-    NormsMixin,
-    EinsumMixin,
+    RareMixin,
     AttentionMixin,
-    ConvolutionMixin,
-    ImagesMixin,
-    LossesMixin,
     PointwiseMixin,
-    StatisticsMixin,
     StackingMixin,
     InPlaceMixin,
     CastMixin,
     InteropMixin,
     CustomMixin,
-    HashingMixin,
     metaclass=_TensorType,
 ):
     """An n-dimensional array whose operations build a graph; values are computed when they are needed.
@@ -180,6 +189,22 @@ class Tensor(
     def __iter__(self) -> Iterator[Self]:
         return (self[position] for position in range(len(self)))
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """A name that no loaded family has. Where a property has failed, it fails again with what it said."""
+            if not name.startswith("__"):
+                _load_rare_families()
+            return object.__getattribute__(self, name)
+
+        def __dir__(self) -> list[str]:
+            _load_rare_families()
+            return list(super().__dir__())
+
+        def __init_subclass__(cls, **settings: Any) -> None:
+            super().__init_subclass__(**settings)
+            _load_rare_families()  # `super()` looks at the bases alone
+
     # ------------------------------------------------------------ modes
 
     @staticmethod
@@ -240,7 +265,28 @@ def _stacked(data: Any) -> Tensor:
     return parts[0].stack(*parts[1:])
 
 
-add_aliases(Tensor)
-explain_arguments(Tensor)
-accept_spellings(Tensor)
+def _add_operations(kinds: Iterable[type]) -> None:
+    """What operations of these bases of `Tensor` have in common: other names, other spellings of arguments, errors."""
+    names = {name for kind in kinds for name in vars(kind)}
+    names.update(add_aliases(Tensor, names))
+    explain_arguments(Tensor, names)
+    accept_spellings(Tensor, names)
+
+
+_loading = renewed_lock()
+
+
+def _load_rare_families() -> None:
+    """Puts the families of `rare` where their substitute is, once."""
+    with _loading:
+        first, *others = Tensor.__bases__
+        if first is RareMixin:
+            from tilewright.tensor.rare import RareMixin as families
+
+            known = set(Tensor.__mro__)
+            Tensor.__bases__ = (families, *others)
+            _add_operations([kind for kind in Tensor.__mro__ if kind not in known])
+
+
+_add_operations(Tensor.__mro__)
 live.configure(Tensor, Tensor._from_memory, Tensor._from_parts, modes)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from tilewright.base.errors import AxisError, DTypeError, TilewrightError, UnsupportedError
@@ -43,10 +43,11 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
 }
 
 
-def _public_methods(owner: type) -> Iterator[tuple[str, types.FunctionType]]:
+def _public_methods(owner: type, names: Collection[str]) -> Iterator[tuple[str, types.FunctionType]]:
+    """Those of the names that are public methods."""
     methods = {name: member for kind in reversed(owner.__mro__) for name, member in vars(kind).items()}
     for name, method in methods.items():
-        if not name.startswith("_") and isinstance(method, types.FunctionType):
+        if name in names and not name.startswith("_") and isinstance(method, types.FunctionType):
             yield name, method
 
 
@@ -57,9 +58,9 @@ def _innermost(method: Any) -> Any:
     return method
 
 
-def explain_arguments(owner: type) -> None:
-    """Makes every public method of a class name the argument that is of the wrong kind."""
-    for name, method in _public_methods(owner):
+def explain_arguments(owner: type, names: Collection[str]) -> None:
+    """Makes public methods of a class name the argument that is of the wrong kind."""
+    for name, method in _public_methods(owner, names):
         if method.__module__ not in _CHECKED_MODULES and method.__annotations__:
             setattr(owner, name, _explaining(method))
 
@@ -130,9 +131,9 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
 _GIVEN_BY_NUMPY = ("dtype", "out")
 
 
-def accept_spellings(owner: type) -> None:
-    """Gives every public method of a class the other spellings of its arguments."""
-    for name, method in _public_methods(owner):
+def accept_spellings(owner: type, names: Collection[str]) -> None:
+    """Gives public methods of a class the other spellings of their arguments."""
+    for name, method in _public_methods(owner, names):
         # The code object, because importing `inspect` would take a tenth of the time to the first result.
         code = _innermost(method).__code__
         taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]

@@ -3,6 +3,8 @@ for them. A new alias is one line of the table and shares the original's docstri
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 # alias -> method
 ALIASES = {
     "absolute": "abs",
@@ -45,6 +47,9 @@ ALIASES = {
 }
 
 
-def add_aliases(owner: type) -> None:
-    for name, original in ALIASES.items():
-        setattr(owner, name, getattr(owner, original))
+def add_aliases(owner: type, names: Collection[str]) -> list[str]:
+    """Gives those of the operations that are in `names` their aliases, which it returns."""
+    found = [alias for alias, original in ALIASES.items() if original in names]
+    for alias in found:
+        setattr(owner, alias, getattr(owner, ALIASES[alias]))
+    return found
