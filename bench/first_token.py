@@ -6,11 +6,15 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import sys
 import time
 
 CONTEXT = 1024
+# Any tokens. Greedy choices need no random numbers, and importing their module would be counted.
+PROMPT = [
+    *(25379, 22811, 12790, 7989, 15484, 12326, 23578, 9308),
+    *(14454, 17626, 27270, 15289, 8670, 22747, 18665, 7740),
+]
 
 
 def main() -> None:
@@ -19,7 +23,7 @@ def main() -> None:
 
     start = time.perf_counter()
     generator = Generator(load_model(sys.argv[1]).model, context=CONTEXT, end_tokens=())
-    request = generator.submit(random.Random(0).choices(range(300, 30000), k=16), None, 8)
+    request = generator.submit(PROMPT, None, 8)
     while not request.tokens:
         generator.step()
     first = time.perf_counter() - start

@@ -11,15 +11,16 @@ anything."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tilewright.base.config import Context, options
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import TilewrightError
-from tilewright.engine.jit.jit import jit
+from tilewright.engine.jit.jit import Jit, jit
 from tilewright.llm.cache import Cache, Position, store_rows
 from tilewright.llm.model import Transformer
+from tilewright.runtime.device import open_driver
 from tilewright.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class Slots:
         self.is_symbolic = isinstance(model.device, str) and has_symbolic_sizes(model.device)
         first = FIRST_LENGTH if self.is_symbolic else FIRST_LENGTH_WITHOUT_SYMBOLIC
         self._cache = self._make_cache(min(first, context))
-        self._calls: dict[tuple[int, int], Callable[..., Scored]] = {}
+        self._calls: dict[tuple[int, int], Jit[..., Scored]] = {}
 
     @property
     def nbytes(self) -> int:
@@ -122,7 +123,7 @@ class Slots:
         # and 8 bits of activations can flip close decisions.
         exact = {"QUANTISED_ACTIVATIONS": 2} if 1 < size < PIECES[-1] and options.QUANTISED_ACTIVATIONS == 1 else {}
         with Context(**exact):
-            return Scores(*self._call(1, size)(self.model, self._cache, given, last, row, at))
+            return self._scores(self._call(1, size), given, last, row, at)
 
     def run_many(self, tokens: Sequence[int], positions: Sequence[int]) -> Scores:
         """The scores after one token of each of the first rows, at the row's position."""
@@ -130,18 +131,26 @@ class Slots:
         self._reserve(used)
         call = self._call(len(tokens), 1)
         given, at = self._whole([[token] for token in tokens]), self._whole(positions)
-        return Scores(*call(self.model, self._cache, given, at, used if self.is_symbolic else self._cache.length))
+        return self._scores(call, given, at, used if self.is_symbolic else self._cache.length)
 
     # ---------------------------------------------------------------- recorded calls
 
-    def _call(self, rows: int, size: int) -> Callable[..., Scored]:
+    def _scores(self, call: Jit[..., Scored], *given: Any) -> Scores:
+        """Calls. One that was recorded has used memory that a replay does not: results of each part on its own."""
+        found = Scores(*call(self.model, self._cache, *given))
+        if call.last_reason:
+            for device in (self.model.device,) if isinstance(self.model.device, str) else self.model.device:
+                open_driver(device).release_unused()
+        return found
+
+    def _call(self, rows: int, size: int) -> Jit[..., Scored]:
         """The jitted call for `rows` rows of `size` tokens each, made when it is first needed."""
         found = self._calls.get((rows, size))
         if found is None:
             found = self._calls[rows, size] = self._jitted(rows, size)
         return found
 
-    def _jitted(self, rows: int, size: int) -> Callable[..., Scored]:
+    def _jitted(self, rows: int, size: int) -> Jit[..., Scored]:
         function = _many_rows if rows > 1 else _one_row
         if not self.is_symbolic:
             return jit(function)

@@ -111,6 +111,10 @@ class Driver(ABC):
     def allocate(self, nbytes: int) -> Any:
         """New memory, not initialised, aligned to 16 bytes at least. MemoryError where there is not enough."""
 
+    def release_unused(self) -> None:  # noqa: B027 - most keep none
+        """Gives memory that was freed, and is kept to be allocated again, back to the system: for a program that has
+        done what needed it."""
+
     def wrap(self, source: Any) -> Any | None:
         """Memory that borrows a host object's bytes without a copy, or None where the device cannot."""
         return None

@@ -12,7 +12,7 @@ from typing import Any
 from tilewright.backends.cpu.code import llvm
 from tilewright.backends.cpu.host import system
 from tilewright.backends.cpu.host.caches import memory_facts
-from tilewright.backends.cpu.host.memory import HostMemory, allocate, wrap
+from tilewright.backends.cpu.host.memory import HostMemory, allocate, release_unused, wrap
 from tilewright.backends.cpu.host.panels import STACK_BYTES, SYMBOL, panel_offsets, panels
 from tilewright.backends.cpu.host.processors import processor
 from tilewright.backends.cpu.pool.ir import pool_ir
@@ -204,6 +204,7 @@ class CpuDriver(HostDriver):
         return self.target.cores
 
     allocate = staticmethod(allocate)
+    release_unused = staticmethod(release_unused)
     wrap = staticmethod(wrap)
 
     def render(self, program: Program) -> str:

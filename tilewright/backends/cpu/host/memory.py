@@ -199,6 +199,14 @@ def _aligned(size: int) -> int:
 
 _allocator = Allocator()
 allocate = _allocator.allocate
+_malloc_trim = getattr(_libc, "malloc_trim", None)  # of glibc
+
+
+def release_unused() -> None:
+    """Give the free blocks to the system, and whole pages of other memory that this process has freed."""
+    _allocator.free_cached()
+    if _malloc_trim is not None:
+        _malloc_trim(0)
 
 
 def _renew_lock() -> None:
