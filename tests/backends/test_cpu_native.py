@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tilewright import Device
 from tilewright.backends.cpu.code import elf, llvm, llvm_library
 from tilewright.backends.cpu.host import memory, system
 from tilewright.backends.cpu.host.processors import Processor, this_processor
@@ -785,6 +786,14 @@ def test_a_freed_block_is_used_again_and_a_live_one_is_not() -> None:
     assert allocator.cached == 1024
     assert allocator.allocate(990).address == address
     del second
+
+
+def test_unused_memory_is_given_to_the_system() -> None:
+    blocks = [memory.allocate(size) for size in (100, 1 << 16, 1 << 20)]
+    del blocks
+    assert memory._allocator.cached >= (1 << 20) + (1 << 16)
+    Device["CPU"].release_unused()
+    assert memory._allocator.cached == 0
 
 
 def test_the_cache_keeps_its_limit_and_drops_the_classes_unused_longest() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import dataclasses
 import inspect
@@ -162,3 +163,24 @@ def test_named_tuples_are_those_of_collections() -> None:
     assert pickle.loads(pickle.dumps(made._replace(b="c"))) == Named(1, "c")
     assert Listed[int](1, [2]).rest == [2]
     assert isinstance(pickle.loads(pickle.dumps(Listed(1, []))), Listed)
+
+
+def test_named_tuples_have_the_methods_of_those_of_collections() -> None:
+    plain = collections.namedtuple("Named", "a b", defaults=["b"])
+    for given in (Named, plain):
+        made: Any = given(1)
+        assert (repr(made), made._asdict(), made._replace(a=3)) == ("Named(a=1, b='b')", {"a": 1, "b": "b"}, (3, "b"))
+        assert (given._make([4, "c"]), given.__match_args__, hash(made)) == ((4, "c"), ("a", "b"), hash((1, "b")))
+        assert str(inspect.signature(given)) == "(a, b='b')"
+        assert copy.copy(made) == made
+        for wrong in (lambda: given(), lambda: given(1, c=2), lambda: given._make([1])):  # noqa: B023
+            with pytest.raises(TypeError):
+                wrong()
+        with pytest.raises((ValueError, TypeError)):
+            made._replace(c=1)
+    assert (Named.a.__doc__, type(vars(Named)["a"])) == ("Field 0.", type(vars(plain)["a"]))
+    with pytest.raises(TypeError, match="without a default"):
+
+        class Wrong(NamedTuple):
+            a: int = 1
+            b: int  # type: ignore[misc]

@@ -11,19 +11,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.devices import spare_compilers
-from tilewright import Context, Device, Tensor, Variable, jit
+from tilewright import Context, Device, Ops, Tensor, UOp, Variable, dtypes, jit
 from tilewright.base.errors import IndexingError, JitError, ShapeError, UnsupportedError, UserError
 from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.engine.execution.traces import traces
 from tilewright.engine.jit.marked import MarkedArguments
 from tilewright.engine.planning import plan as planning
+from tilewright.graph.simplify import simplify
+from tilewright.graph.size_expressions import multiple_of_one
 from tilewright.graph.sizes import larger_size, smaller_size
 from tilewright.graph.symbolic import SymbolicInt, free_sizes
 from tilewright.graph.text.arguments import literal
 from tilewright.graph.text.parse import parse
 from tilewright.graph.text.show import show
+from tilewright.graph.uop import index_const
 
 DEVICES = ("CPU", "PYTHON")
 LENGTH = 24
@@ -576,3 +581,33 @@ def test_marked_arguments_are_found_as_a_signature_shows_them() -> None:
     assert {each.position for each in MarkedArguments(plain, ("z",)).marked} == {None}
     with pytest.raises(JitError, match="the arguments are b, c"):
         MarkedArguments(functions[-2], ("z",))
+
+
+POSITION = Variable("position", 0, 1135).node
+SIZES = st.recursive(
+    st.one_of(st.just(POSITION), st.integers(-40, 40).map(index_const)),
+    lambda inner: st.builds(
+        lambda op, first, second: UOp(op, dtypes.index, (first, second)),
+        st.sampled_from([Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV]),
+        inner,
+        inner,
+    ),
+    max_leaves=8,
+)
+
+
+@given(SIZES)
+def test_a_linear_size_is_what_the_rules_make_of_it(size: UOp) -> None:
+    found = multiple_of_one(size)
+    assert found is None or found is simplify(size)
+
+
+def test_sizes_of_one_variable_are_canonical_without_the_rules() -> None:
+    position, one = POSITION, index_const(1)
+    end = UOp(Ops.ADD, dtypes.index, (position, index_const(16)))
+    assert multiple_of_one(UOp(Ops.SUB, dtypes.index, (end, position))) is index_const(16)
+    assert multiple_of_one(UOp(Ops.IDIV, dtypes.index, (end, one))) is end
+    assert multiple_of_one(UOp(Ops.IDIV, dtypes.index, (end, index_const(2)))) is None
+    assert multiple_of_one(UOp(Ops.MUL, dtypes.index, (end, position))) is None
+    other = Variable("rows", 1, 4).node
+    assert multiple_of_one(UOp(Ops.ADD, dtypes.index, (end, other))) is None

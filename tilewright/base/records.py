@@ -8,7 +8,6 @@ which tests/base/test_records.py checks; others may use either kind."""
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
@@ -18,23 +17,82 @@ R = TypeVar("R")
 if TYPE_CHECKING:
     from typing import NamedTuple as NamedTuple
 else:
+    from _collections import _tuplegetter
+
+    class _Tuple(tuple):
+        """What `collections.namedtuple` makes anew for each class, 5 kB in all: the methods of named tuples."""
+
+        __slots__ = ()
+
+        def __new__(cls, *values, **named):
+            """Of the first instance: the text of the class's own `__new__` is compiled."""
+            made = next(kind for kind in cls.__mro__ if "_fields" in vars(kind))
+            made.__new__ = staticmethod(_new_of(made))
+            return made.__new__(cls, *values, **named)
+
+        @classmethod
+        def _make(cls, values):
+            made = tuple.__new__(cls, values)
+            if len(made) != len(cls._fields):
+                raise TypeError(f"Expected {len(cls._fields)} arguments, got {len(made)}")
+            return made
+
+        def _replace(self, /, **changes):
+            made = self._make(map(changes.pop, self._fields, self))
+            if changes:
+                raise ValueError(f"Got unexpected field names: {list(changes)!r}")
+            return made
+
+        __replace__ = _replace
+
+        def _asdict(self):
+            return dict(zip(self._fields, self))
+
+        def __repr__(self):
+            shown = ", ".join(f"{name}={value!r}" for name, value in zip(self._fields, self))
+            return f"{type(self).__name__}({shown})"
+
+        def __getnewargs__(self):
+            return tuple(self)
 
     class _NamedTupleType(type):
         """`typing.NamedTuple` compiles the annotation of each field, of which nothing here asks; the first `compile` of
-        a process also makes the classes of syntax trees. Without it a class takes half the time."""
+        a process also makes the classes of syntax trees. Without it, and without methods of its own, a class takes
+        a third of the time."""
 
         def __new__(cls, name, bases, members):
             fields = tuple(members["__annotations__"])
-            defaults = [members[field] for field in fields if field in members]
-            made = namedtuple(name, fields, defaults=defaults, module=members["__module__"])
-            others = {key: value for key, value in members.items() if key not in fields}
-            if len(bases) > 1:
-                return type(name, (made, *bases[1:]), {"__slots__": (), **others})
-            for key, value in others.items():
-                setattr(made, key, value)
-            return made
+            defaults = {field: members.pop(field) for field in fields if field in members}
+            if len(defaults) and tuple(defaults) != fields[-len(defaults) :]:
+                raise TypeError(f"{name}: a field without a default stands behind one with a default")
+            getters = {field: _tuplegetter(index, f"Field {index}.") for index, field in enumerate(fields)}
+            given = {"_fields": fields, "_field_defaults": defaults, "__match_args__": fields, "__slots__": ()}
+            given["__doc__"], given["__signature__"] = f"{name}({', '.join(fields)})", _Signature()
+            return type(name, (_Tuple, *bases[1:]), {**given, **getters, **members})
 
     NamedTuple = type.__new__(_NamedTupleType, "NamedTuple", (), {})
+
+
+def _new_of(made: Any) -> Callable[..., Any]:
+    """The `__new__` of a named tuple, as `collections.namedtuple` has it."""
+    names = ", ".join(made._fields)
+    known = {"_tuple_new": tuple.__new__, "__builtins__": {}, "__name__": f"namedtuple_{made.__name__}"}
+    function = eval(f"lambda _cls, {names}: _tuple_new(_cls, ({names},))", known)
+    function.__name__, function.__qualname__ = "__new__", f"{made.__qualname__}.__new__"
+    function.__defaults__ = tuple(made._field_defaults.values())
+    return function  # type: ignore[no-any-return]
+
+
+class _Signature:
+    """What `help` and `inspect.signature` show of a class: the parameters of its `__init__` or `__new__`."""
+
+    def __get__(self, instance: object, made: Any) -> Any:
+        if instance is not None:
+            raise AttributeError("__signature__")  # that of an instance is the one of its __call__
+        import inspect
+
+        found = inspect.signature(_new_of(made) if hasattr(made, "_fields") else _make_init(made))
+        return found.replace(parameters=list(found.parameters.values())[1:])
 
 
 class _Field(NamedTuple):
@@ -108,18 +166,6 @@ class _DataclassFields:
             described.append((name, Any, default))
         made.__dataclass_fields__ = vars(dataclasses.make_dataclass(made.__name__, described))["__dataclass_fields__"]
         return made.__dataclass_fields__
-
-
-class _Signature:
-    """What `help` and `inspect.signature` show of a class: the parameters of its `__init__`."""
-
-    def __get__(self, instance: object, made: Any) -> Any:
-        if instance is not None:
-            raise AttributeError("__signature__")  # that of an instance is the one of its __call__
-        import inspect
-
-        found = inspect.signature(_make_init(made))
-        return found.replace(parameters=list(found.parameters.values())[1:])
 
 
 class _Absent:

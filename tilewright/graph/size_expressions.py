@@ -6,9 +6,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from tilewright.base.dtype import dtypes
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op
-from tilewright.graph.uop import UOp
+from tilewright.graph.uop import UOp, index_const
 
 # Where bounds do not decide a sign, a variable with at most this many values is tried at each of them.
 MAX_VALUES = 1 << 12
@@ -52,6 +53,44 @@ _VALUES: dict[Op, Callable[..., int]] = {
     Ops.CMPLT: lambda x, y: int(x < y),
     Ops.WHERE: lambda c, x, y: x if c else y,
 }
+
+
+def multiple_of_one(node: UOp) -> UOp | None:
+    """The canonical expression, factor * variable + constant, of a size that is that; None where the expression has
+    several variables or is not linear. Sizes of most programs are: they do without the rules of `simplify`, which gives
+    the same, and whose modules take a megabyte."""
+    form = _linear_form(node)
+    if form is None:
+        return None
+    variable, factor, constant = form
+    if variable is None or factor == 0:
+        return index_const(constant)
+    term = variable if factor == 1 else UOp(Ops.MUL, dtypes.index, (variable, index_const(factor)))
+    return term if constant == 0 else UOp(Ops.ADD, dtypes.index, (term, index_const(constant)))
+
+
+def _linear_form(node: UOp) -> tuple[UOp | None, int, int] | None:
+    """The variable, its factor and the constant."""
+    op = node.op
+    if op is Ops.CONST:
+        return (None, 0, node.arg) if type(node.arg) is int else None
+    if op is Ops.VARIABLE:
+        return (node, 1, 0) if node.dtype is dtypes.index else None
+    if op not in (Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV) or node.dtype is not dtypes.index:
+        return None
+    left, right = _linear_form(node.src[0]), _linear_form(node.src[1])
+    if left is None or right is None or (left[0] and right[0] and left[0] is not right[0]):
+        return None
+    variable = left[0] or right[0]
+    if op is Ops.ADD:
+        return variable, left[1] + right[1], left[2] + right[2]
+    if op is Ops.SUB:
+        return variable, left[1] - right[1], left[2] - right[2]
+    if op is Ops.IDIV:
+        return left if right[0] is None and right[2] == 1 else None
+    if left[0] and right[0]:
+        return None
+    return variable, left[1] * right[2] + right[1] * left[2], left[2] * right[2]
 
 
 def size_text(node: UOp) -> str:

@@ -21,7 +21,7 @@ from tilewright.base.config import Context, options
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import InternalError, ShapeError
 from tilewright.graph.ops import Ops
-from tilewright.graph.size_expressions import bounds_of_size, evaluate_size, size_text, variables_of
+from tilewright.graph.size_expressions import bounds_of_size, evaluate_size, multiple_of_one, size_text, variables_of
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, index_const
 
@@ -311,7 +311,10 @@ def as_size(expression: UOp, bindings: Bindings | None) -> int:
 def _canonical(expression: UOp) -> UOp:
     """The canonical expression: sizes are equal where theirs is the same. REWRITE_LIMIT has no effect on it, since it
     defines equality and is not a pass to bisect. Cached, because the layers of a network have the same few sizes."""
-    from tilewright.graph.simplify import simplify  # loaded only by programs that use variables
+    found = None if options.DISABLE_RULES else multiple_of_one(expression)
+    if found is not None:
+        return found
+    from tilewright.graph.simplify import simplify  # loaded only by programs with sizes of several variables
 
     if options.REWRITE_LIMIT < 0:
         return simplify(expression)

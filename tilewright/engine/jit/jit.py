@@ -250,7 +250,7 @@ class Jit(GuardedByFunction, Generic[P, R]):
             entry.failures = entry.failures + 1 if reason else 0
             entry.failure = reason
             if not reason:
-                entry.ready = Ready(record, self._reached, buffers)
+                entry.ready, entry.record = Ready(record, self._reached, buffers), None
             elif entry.failures >= MIN_FAILURES_TO_WAIT:
                 entry.wait = min(2**entry.failures, MAX_WAIT)
         if not reason and change:

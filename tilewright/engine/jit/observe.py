@@ -51,13 +51,14 @@ class Observation(NamedTuple):
 
 
 @functools.lru_cache(maxsize=MAX_CODES)
-def names_in(code: types.CodeType) -> frozenset[str]:
-    """The attributes and globals that a code names, and its constant strings, which `getattr` may be given."""
-    texts = {constant for constant in code.co_consts if isinstance(constant, str) and constant.isidentifier()}
+def names_in(code: types.CodeType) -> tuple[str, ...]:
+    """The attributes and globals that a code names, and its constant strings, which `getattr` may be given. A tuple:
+    it is kept for every code that has run, most have nothing but names, and sets take several times the memory."""
+    texts = [constant for constant in code.co_consts if isinstance(constant, str) and constant.isidentifier()]
     for constant in code.co_consts:
         if isinstance(constant, tuple | frozenset):
-            texts.update(text for text in constant if isinstance(text, str))
-    return frozenset(texts.union(code.co_names))
+            texts += [text for text in constant if isinstance(text, str)]
+    return (*code.co_names, *texts) if texts else code.co_names
 
 
 def observe(call: Callable[[], Any]) -> tuple[Any, Observation]:
@@ -117,7 +118,7 @@ def _summary(entries: Iterable[Any], root: types.CodeType) -> Observation:
                 impure = impure or f"it calls {_plain(called)} (in {code.co_qualname}), which may give something else"
             reads_by_name = reads_by_name or called in known_python.READ_BY_NAME
     codes.discard(root)
-    names = frozenset().union(*map(names_in, codes))
+    names = frozenset[str]().union(*map(names_in, codes))
     reads_by_name = reads_by_name or "__dict__" in names or any(_reads_whole_objects(code) for code in package)
     sees_gradients = not _GRADIENTS.isdisjoint(names) or any(code.co_name == "backward" for code in package)
     every_name = names.union(*map(names_in, package))
@@ -152,7 +153,6 @@ def _is_generated(code: types.CodeType) -> bool:
     return code.co_name.startswith("__") or code.co_names == ("_tuple_new",)
 
 
-@functools.lru_cache(maxsize=MAX_CODES)
 def _reads_whole_objects(code: types.CodeType) -> bool:
     """Whether code of the package goes through all attributes of the user's objects, as `get_parameters` does."""
     return "__dict__" in code.co_consts

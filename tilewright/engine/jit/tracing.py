@@ -130,7 +130,10 @@ class Tracer:
         self.created: list[Buffer] = []
         reach = Reach(live.tensor_kind.holder_type)
         reach.walk(self._all_roots())
-        self.could_reach = reach.guards
+        # The tensors alone: nothing of what the function could read is compared before the next call.
+        self.could_reach = Guards()
+        self.could_reach.tensors = reach.guards.tensors
+        del reach
         settle(self.could_reach.tensors)
         self.had_gradient = {id(t): (t.grad, t.grad.uop) for t in live.tensors() if t.grad is not None}
 
