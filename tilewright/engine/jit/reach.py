@@ -59,9 +59,8 @@ def _globals_named(code: types.CodeType) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=MAX_CODES)
 def _modules_named(code: types.CodeType) -> tuple[str, ...]:
-    if _IMPORT_NAME not in code.co_code[::2]:  # few functions import
-        return ()
-    return tuple(dict.fromkeys(code.co_names[arg] for op, arg in _steps_of(code) if op == _IMPORT_NAME))
+    has_any = _IMPORT_NAME in code.co_code[::2]  # few functions import
+    return tuple(dict.fromkeys(code.co_names[n] for op, n in _steps_of(code) if op == _IMPORT_NAME)) if has_any else ()
 
 
 def codes_in(code: types.CodeType) -> list[types.CodeType]:
