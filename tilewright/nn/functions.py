@@ -9,7 +9,7 @@ from tilewright.base.errors import ShapeError
 from tilewright.nn.layers import Sizes, per_axis
 from tilewright.tensor.tensor import Tensor
 
-__all__ = [
+__all__: list[str] = [
     "CELU",
     "ELU",
     "GELU",

@@ -12,7 +12,7 @@ from typing import Any
 from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.tensor.tensor import Tensor
 
-__all__ = [
+__all__: list[str] = [
     "Conv1d",
     "Conv2d",
     "Conv3d",

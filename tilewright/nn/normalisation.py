@@ -13,7 +13,7 @@ from tilewright.nn.buffers import as_buffer
 from tilewright.nn.layers import check_sizes, in_dtype_of, optional_in_dtype_of
 from tilewright.tensor.tensor import Tensor
 
-__all__ = [
+__all__: list[str] = [
     "BatchNorm",
     "BatchNorm1d",
     "BatchNorm2d",

@@ -12,7 +12,7 @@ from tilewright.base.errors import ShapeError
 from tilewright.nn.layers import check_sizes, in_dtype_of, optional_in_dtype_of, uniform_parameter
 from tilewright.tensor.tensor import Tensor
 
-__all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
+__all__: list[str] = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
 
 State = tuple[Tensor, ...]  # (hidden,), or (hidden, cell)
 

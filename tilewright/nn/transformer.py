@@ -12,7 +12,7 @@ from tilewright.nn.layers import Linear, ModuleList, check_sizes, in_dtype_of, o
 from tilewright.nn.normalisation import LayerNorm
 from tilewright.tensor.tensor import Tensor
 
-__all__ = ["MultiheadAttention", "TransformerEncoder", "TransformerEncoderLayer"]
+__all__: list[str] = ["MultiheadAttention", "TransformerEncoder", "TransformerEncoderLayer"]
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": Tensor.relu, "gelu": lambda x: x.gelu("none")}
 

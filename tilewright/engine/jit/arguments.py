@@ -73,7 +73,7 @@ def flatten(value: Any, tensors: list[Any], values: dict[str, int] | None = None
         return (kind, tuple([flatten(part, tensors, values) for part in value]))
     if kind is dict or kind is OrderedDict:
         return (kind, tuple([(key, flatten(part, tensors, values)) for key, part in value.items()]))
-    if kind is types.SimpleNamespace or (_is_dataclass(kind) and kind.__new__ is object.__new__):
+    if kind is types.SimpleNamespace or _is_dataclass(kind):
         return (FIELDS, tuple([(key, flatten(part, tensors, values)) for key, part in _fields_of(value)]), kind)
     if hasattr(kind, "__array_interface__") and hasattr(kind, "tobytes"):
         if value.nbytes <= MAX_VALUE_BYTES and not value.dtype.hasobject:
@@ -89,9 +89,10 @@ def _without_value(size: SymbolicInt, values: dict[str, int]) -> UOp:
     return size.node
 
 
-def _is_dataclass(kind: type) -> bool:
-    """As `dataclasses.is_dataclass`, without importing that module and without making the fields of a record."""
-    return any("__dataclass_fields__" in vars(base) for base in kind.__mro__)
+def _is_dataclass(kind: Any) -> bool:
+    """As `dataclasses.is_dataclass`, without importing that module and without making the fields of a record; of a
+    class that can be made without arguments."""
+    return kind.__new__ is object.__new__ and any("__dataclass_fields__" in vars(base) for base in kind.__mro__)
 
 
 def _fields_of(value: Any) -> list[tuple[str, Any]]:
