@@ -7,17 +7,19 @@ off."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from tilewright.backends.cpu.rendering.addresses import Addresses, lane_count
 from tilewright.backends.cpu.rendering.emitter import Element
 from tilewright.backends.cpu.rendering.instructions import constant, memory_type, of_lanes, overload
+from tilewright.backends.cpu.rendering.masked_functions import MIN_VECTORS, masked_call
 from tilewright.backends.cpu.rendering.prefetch import Prefetch
 from tilewright.backends.cpu.rendering.shuffles import MAX_STRIDE, load_strided, shuffle_mask
 from tilewright.backends.cpu.rendering.strided_words import load_narrow
 from tilewright.backends.cpu.rendering.values import Values
 from tilewright.backends.cpu.rendering.whole_vectors import PartialLoad, is_inside, is_whole
-from tilewright.base.dtype import DType, dtypes
+from tilewright.base.dtype import dtypes
 from tilewright.codegen.tiles import memory_dtype, tile_value
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
@@ -131,7 +133,7 @@ class Loads(Addresses):
             if is_reversed:
                 mask = self._reverse(of_lanes("i1", lanes), mask, lanes).name
             bits = f"{of_lanes('i1', lanes)} {mask}"
-            part = self._masked_load(dtype, lanes, pointer.name, mask)
+            part = self._masked_load(index, axis, pointer.name, mask)
             plain = f"load {kind}, ptr {pointer.name}, align {dtype.itemsize}"
             load = PartialLoad(kind, bits, lambda: emitter.assign(plain), lambda: emitter.assign(part))
             made = self._load_masked(index, at, axis, load, -1 if is_reversed else 1)
@@ -183,7 +185,7 @@ class Loads(Addresses):
             bits = of_lanes("i1", lanes)
             order = [n // stride if n % stride == 0 else lanes for n in range(start, start + lanes)]
             own = self.emitter.assign(f"shufflevector {bits} {mask}, {bits} zeroinitializer, {shuffle_mask(order)}")
-            return self.emitter.assign(self._masked_load(dtype, lanes, self.moved(first, element, start).name, own))
+            return self.emitter.assign(self._masked_load(index, axis, self.moved(first, element, start).name, own))
 
         def loaded(load_at: Callable[[int], str]) -> str:
             return load_strided(self.emitter.assign, load_at, element, lanes, stride)
@@ -194,16 +196,17 @@ class Loads(Addresses):
         load = PartialLoad(kind, bits, lambda: loaded(load_plain), lambda: loaded(load_masked))
         return self._load_masked(index, at, axis, load, stride)
 
-    def _masked_load(self, dtype: DType, lanes: int, pointer: str, mask: str) -> str:
-        kind = of_lanes(memory_type(dtype), lanes)
-        return self.emitter.call(
-            f"llvm.masked.load.{overload(dtype, lanes)}.p0",
-            kind,
-            ("ptr", pointer),
-            ("i32", str(dtype.itemsize)),
-            (of_lanes("i1", lanes), mask),
-            (kind, "zeroinitializer"),
-        )
+    def _masked_load(self, index: UOp, axis: UOp, pointer: str, mask: str) -> str:
+        dtype, lanes = memory_dtype(index.dtype), size_of(axis)
+        kind, bits = of_lanes(memory_type(dtype), lanes), of_lanes("i1", lanes)
+        given = (("ptr", pointer), ("i32", str(dtype.itemsize)), (bits, mask), (kind, "zeroinitializer"))
+        name = f"llvm.masked.load.{overload(dtype, lanes)}.p0"
+        return masked_call(self.emitter, name, kind, given, self.shares_function(index, axis))
+
+    def shares_function(self, index: UOp, axis: UOp) -> bool:
+        """Whether masked accesses call a function: those of a tile of several vectors, on a processor without them."""
+        vectors = math.prod(size_of(other) for other in self.facts.axes(index) if other is not axis)
+        return vectors >= MIN_VECTORS and not self.has_masks(memory_dtype(index.dtype))
 
     def _emit_prefetch(self, index: UOp, pointer: Element, row_bytes: int) -> None:
         """Prefetches the lines that are loaded soon. A prefetch past the end of the buffer is harmless."""

@@ -11,6 +11,7 @@ import itertools
 from tilewright.backends.cpu.rendering.addresses import lane_count
 from tilewright.backends.cpu.rendering.instructions import memory_type, of_lanes, overload, value_type
 from tilewright.backends.cpu.rendering.loads import Loads
+from tilewright.backends.cpu.rendering.masked_functions import masked_call
 from tilewright.backends.cpu.rendering.prefetch import is_walked
 from tilewright.backends.cpu.rendering.shuffles import interleave
 from tilewright.backends.cpu.rendering.whole_vectors import branch, is_whole
@@ -110,15 +111,10 @@ class MemoryAccess(Loads):
         kind = of_lanes(memory_type(dtype), lanes)
         pointer = self.pointer(index, at, axis).name
         if varies:
-            text = emitter.call(
-                f"llvm.masked.store.{overload(dtype, lanes)}.p0",
-                "void",
-                (kind, name),
-                ("ptr", pointer),
-                ("i32", str(dtype.itemsize)),
-                (of_lanes("i1", lanes), mask),
-            )
             assert axis is not None
+            given = ((kind, name), ("ptr", pointer), ("i32", str(dtype.itemsize)), (of_lanes("i1", lanes), mask))
+            function = f"llvm.masked.store.{overload(dtype, lanes)}.p0"
+            text = masked_call(emitter, function, "void", given, self.shares_function(index, axis))
             whole = None if self.has_masks(dtype) else is_whole(self.values, index.src[2], at, axis)
             if whole is None:
                 emitter.line(f"  {text}")

@@ -1,0 +1,83 @@
+"""Tiles of several masked vectors on processors without masked loads and stores: the lanes are accessed in a function
+that all vectors of a type share, and memory is not touched where they are masked off."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.golden.texts import leaf, program_of
+from tilewright.backends.cpu.code import llvm
+from tilewright.backends.cpu.device import cpu_target
+from tilewright.backends.cpu.rendering.renderer import render
+from tilewright.base.dtype import DType, dtypes
+from tilewright.base.target import Target
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.records import Opt, OptOps, Program
+
+WITHOUT = replace(cpu_target(), masked_itemsizes=frozenset())
+ROWS = 5
+
+
+def made_of(columns: int, multiple: int, dtype: DType, target: Target, at_once: int = ROWS) -> Program:
+    """Rows that are padded to a multiple; several of them make a tile."""
+    padded = (Opt(OptOps.PADTO, 1, multiple), Opt(OptOps.UPCAST, 1, multiple))
+    tiled = (Opt(OptOps.UPCAST, 0, at_once),) if at_once > 1 else ()
+    # The second buffer has no rows: they stay a loop of their own.
+    x = leaf(0, ROWS, columns, dtype=dtype)
+    greatest = build.alu(Ops.MAX, x, build.expand(leaf(1, 1, columns, dtype=dtype), (ROWS, columns)))
+    return program_of("padded", greatest, padded + tiled, target)
+
+
+class Page:
+    """Memory whose last byte is the last one that may be touched."""
+
+    def __init__(self, contents: np.ndarray) -> None:
+        size = -(-contents.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.memory = mmap.mmap(-1, size + mmap.PAGESIZE)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        libc = ctypes.CDLL(None)
+        libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        assert libc.mprotect(start + size, mmap.PAGESIZE, 0) == 0
+        self.address = start + size - contents.nbytes
+        ctypes.memmove(self.address, contents.ctypes.data, contents.nbytes)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64, dtypes.int8, dtypes.int16], ids=lambda d: d.name)
+@pytest.mark.parametrize(("columns", "multiple"), [(20, 16), (13, 16), (13, 8), (7, 4), (60, 64)])
+def test_rows_of_a_tile_share_a_function_and_touch_nothing_behind_them(
+    columns: int, multiple: int, dtype: DType
+) -> None:
+    program = made_of(columns, multiple, dtype, WITHOUT)
+    text = render(program, "kernel")
+    for access in ("load", "store"):
+        assert len(re.findall(rf"call [^\n]*@masked\.{access}\.", text)) >= ROWS
+        assert len(re.findall(rf"define internal [^\n]*@masked\.{access}\.", text)) == 1
+    code = llvm.load_object(llvm.compile_ir(text), "kernel")
+    kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(code.address)
+    x = (np.arange(ROWS * columns) % 11).astype(dtype.name)
+    least = (np.arange(columns) % 3 + 4).astype(dtype.name)
+    given = [x if param.size == x.size else least for param in program.params[1:]]
+    pages = [Page(array) for array in (np.zeros_like(x), *given)]
+    kernel((ctypes.c_void_p * 3)(*(page.address for page in pages)), 0, 1)
+    found = np.frombuffer(ctypes.string_at(pages[0].address, x.nbytes), dtype.name)
+    np.testing.assert_array_equal(found, np.maximum(x.reshape(ROWS, columns), least).ravel())
+
+
+def test_one_vector_at_a_time_has_its_lanes_in_place() -> None:
+    """A loop that copies the edges of images meets lanes that are off in most iterations."""
+    text = render(made_of(13, 16, dtypes.float32, WITHOUT, at_once=1), "kernel")
+    assert "call void @llvm.masked.store" in text
+    assert "@masked." not in text
+
+
+def test_a_processor_with_masked_accesses_uses_them() -> None:
+    text = render(made_of(13, 16, dtypes.float32, replace(WITHOUT, masked_itemsizes=frozenset({4}))), "kernel")
+    assert text.count("call void @llvm.masked.store") == ROWS
+    assert "@masked." not in text

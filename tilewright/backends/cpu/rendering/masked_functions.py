@@ -1,0 +1,42 @@
+"""Masked loads and stores as functions. In: the instruction that LLVM has for a masked access of a vector. Out: a call
+that does the same.
+
+Where a processor has no masked accesses LLVM makes a branch and a basic block of each lane, and the registers of all
+other vectors are live across them: with tiles of several vectors that is most of the time of compiling a kernel. In
+a function it is done once for each type of vector."""
+
+from __future__ import annotations
+
+from tilewright.backends.cpu.code.llvm import FUNCTION_ATTRIBUTES
+from tilewright.backends.cpu.host.system import machine
+from tilewright.backends.cpu.rendering.instructions import Instructions
+
+# Masked vectors of a tile from which on they share a function.
+MIN_VECTORS = 4
+# A calling convention that keeps half of the vector registers, where there is one: the vectors of a tile that are live
+# around a call need not be spilled.
+_CONVENTION = {"aarch64": "aarch64_vector_pcs "}
+
+
+def masked_call(
+    emitter: Instructions, intrinsic: str, result: str, arguments: tuple[tuple[str, str], ...], is_shared: bool
+) -> str:
+    """A call of an intrinsic with these arguments, types and values; or of a function that calls it, which all of its
+    calls share. Arguments that are numbers, or zeros, are the same in all of them."""
+    if not is_shared:
+        return emitter.call(intrinsic, result, *arguments)
+    names = [value if _is_constant(value) else f"%given{number}" for number, (_, value) in enumerate(arguments)]
+    given = [(kind, value) for (kind, value), name in zip(arguments, names, strict=True) if name.startswith("%given")]
+    convention = _CONVENTION.get(machine(), "")
+    name = intrinsic.removeprefix("llvm.")
+    if name not in emitter.declarations:
+        inner = emitter.call(intrinsic, result, *((kind, n) for (kind, _), n in zip(arguments, names, strict=True)))
+        parameters = ", ".join(f"{kind} {n}" for (kind, _), n in zip(arguments, names, strict=True) if n[0] == "%")
+        body = f"  {inner}\n  ret void" if result == "void" else f"  %found = {inner}\n  ret {result} %found"
+        header = f"define internal {convention}{result} @{name}({parameters}) noinline {FUNCTION_ATTRIBUTES}"
+        emitter.declarations[name] = f"{header} {{\n{body}\n}}"
+    return emitter.call(name, result, *given, flags=convention)
+
+
+def _is_constant(value: str) -> bool:
+    return value.isdigit() or value == "zeroinitializer"
