@@ -10,7 +10,6 @@ import numpy as np
 from tilewright import Context, Tensor
 from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.engine.jit.jit import jit
-from tilewright.kernel.templates import streams
 
 ROWS = (1, 2, 4)
 ROUNDS = 60
@@ -22,10 +21,9 @@ def main() -> None:
         x = Tensor(generator.standard_normal(shape, dtype=np.float32)).realize()
         variants = {}
         for rows in ROWS:
-            streams.STREAMS = rows
             forget_kernels()
             variants[rows] = jit(lambda t, axis=axis: t.sum(axis).realize())
-            with Context(CACHE=0):
+            with Context(CACHE=0, CPU_FACTS=f"read_streams={2 * rows}"):
                 for _ in range(3):
                     variants[rows](x)
         best = dict.fromkeys(ROWS, float("inf"))

@@ -311,7 +311,7 @@ def opts_with_a_small_cache(ast: UOp, target: str, cores: int) -> tuple[Opt, ...
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", LONG_SUMS)
 def test_a_sum_that_no_cache_holds_waits_in_memory(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolution_sizes, "MIN_BLOCK", 1)
+    monkeypatch.setattr(convolution_sizes, "MIN_WINDOW_BLOCK", 1)
     ast = LONG_SUMS[name]()
     opts = opts_with_a_small_cache(ast, target, 2)
     assert sum(opt.op is OptOps.SPILL for opt in opts) == 1
@@ -320,7 +320,7 @@ def test_a_sum_that_no_cache_holds_waits_in_memory(name: str, target: str, monke
 
 def test_sums_do_not_wait_where_the_cores_could_share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the one vector of channels nor three sums, of which each core would have one, or none."""
-    monkeypatch.setattr(convolution_sizes, "MIN_BLOCK", 1)
+    monkeypatch.setattr(convolution_sizes, "MIN_WINDOW_BLOCK", 1)
     opts = opts_with_a_small_cache(long_weight_gradient(channels=16), "AVX-512", 2)
     assert OptOps.SPILL not in [opt.op for opt in opts]
     assert Opt(OptOps.THREAD, 0, 3) in opts
@@ -328,7 +328,7 @@ def test_sums_do_not_wait_where_the_cores_could_share_nothing(monkeypatch: pytes
 
 @pytest.mark.parametrize("name", LONG_SUMS)
 def test_the_blocks_of_a_sum_do_not_depend_on_the_cores(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolution_sizes, "MIN_BLOCK", 1)
+    monkeypatch.setattr(convolution_sizes, "MIN_WINDOW_BLOCK", 1)
     ast = LONG_SUMS[name]()
 
     def order(cores: int) -> list[list[int]]:

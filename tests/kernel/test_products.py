@@ -414,12 +414,13 @@ def test_the_thresholds_of_products(size: int, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("rows", [7, 8, 31, 32])
 def test_the_thresholds_of_rows(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer than MIN_ROWS are no product of matrices, fewer than MIN_PACKED_ROWS read the right factor in place."""
+    """Fewer than MIN_TILED_ROWS are no product of matrices, and fewer than MIN_PACKED_ROWS read the right factor in
+    place."""
     monkeypatch.undo()
     forget_kernels()
     ast = matrices(rows, 256, 256, (256, 1, 256, 1))
     plan = opts_of(products.CONTRACTION, view_kernel(prepare_kernel(ast), LARGE_CACHES))
-    assert (plan is not None) is (rows >= products.MIN_ROWS == 8)
+    assert (plan is not None) is (rows >= products.MIN_TILED_ROWS == 8)
     assert (OptOps.STAGE in {opt.op for opt in plan or ()}) is (rows >= products.MIN_PACKED_ROWS == 32)
     check(ast, None, ("CPU",), seed=rows)
 
@@ -465,7 +466,7 @@ def test_a_small_product_is_neither_packed_nor_shared(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("rows", [8, 67, 1000, 1024])
 @pytest.mark.parametrize("columns", [24, 333, 1024])
 def test_a_tile_fits_the_registers_and_keeps_them_busy(rows: int, columns: int, registers: int) -> None:
-    tile = choose_tile(rows, columns, 8, registers)
+    tile = choose_tile(rows, columns, 8, registers, max_rows=8)
     assert tile.rows * tile.vectors + tile.vectors + 1 <= registers
     assert tile.rows * tile.vectors >= 8
     padded = math.prod(-(-size // part) * part for size, part in ((rows, tile.rows), (columns, tile.vectors * 8)))

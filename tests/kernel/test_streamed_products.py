@@ -28,7 +28,7 @@ WIDE = replace(TARGETS["AVX-512"], core_cache_bytes=1 << 20, l1_bytes=1 << 15, p
 @pytest.fixture(autouse=True)
 def low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "MIN_PRODUCTS", 1)
-    monkeypatch.setattr(streamed_products, "MIN_SHARED", 1)
+    monkeypatch.setattr(streamed_products, "MIN_STREAMED", 1)
 
 
 def product(rows: int, depth: int, columns: int) -> UOp:

@@ -16,8 +16,9 @@ from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, view_kernel
 from tilewright.kernel.optimise import optimise, prepare_kernel
-from tilewright.kernel.templates.choose import all_plans, best_plan, choose_plan, opts_of, templates_of
+from tilewright.kernel.templates.choose import best_plan, choose_plan, opts_of, planned_opts, templates_of
 from tilewright.kernel.templates.template import Plan, Template
+from tilewright.kernel.templates.vectors import COLUMNS, ROWS
 
 CPU = Target("CPU", cores=2, has_threads=True, max_local_bytes=1 << 20)
 CARD = cuda_target()
@@ -107,9 +108,22 @@ def test_cores_are_plans_with_estimates() -> None:
     assert seconds[choice.plan.name] == min(seconds.values())
 
 
-def test_all_plans_are_those_of_every_template_that_matches() -> None:
-    found = {each.template for each in all_plans(view_of(matrix_product(64, 64, 64)))}
-    assert {"contraction", "columns", "rows"} <= found
+def test_a_plan_of_later_templates_leaves_the_kernel_to_them() -> None:
+    def later(seconds: float) -> Plan:
+        return plan_of("later", seconds)._replace(make=None)
+
+    assert best_plan(plans_of(plan_of("own", 2.0), later(1.0)), view_of(added())) is None
+    choice = best_plan(plans_of(plan_of("own", 1.0), later(2.0)), view_of(added()))
+    assert choice is not None
+    assert choice.plan.name == "own"
+
+
+def test_search_starts_from_the_plans_of_every_template_that_matches() -> None:
+    view = view_of(matrix_product(64, 64, 64))
+    found = planned_opts(view)
+    assert found[0] == choose_plan(view).opts
+    assert opts_of(COLUMNS, view) in found
+    assert opts_of(ROWS, view) in found
 
 
 def test_listeners_are_told_the_template_and_its_plan() -> None:

@@ -25,7 +25,7 @@ from tilewright.graph.verification.verify import verify_kernel, verify_program
 from tilewright.graph.walk import toposort
 from tilewright.kernel.axes import view_kernel
 from tilewright.kernel.optimise import optimise, prepare_kernel, to_launch_axes
-from tilewright.kernel.templates.group_products import choose_tensor_core
+from tilewright.kernel.templates.choose import choose_opts
 from tilewright.kernel.transforms.tensor_core import apply_tensor_core, check_tensor_core
 
 BF16, F16, F32 = dtypes.bfloat16, dtypes.float16, dtypes.float32
@@ -155,8 +155,7 @@ def test_the_largest_tile_that_keeps_every_multiprocessor_busy() -> None:
     target = Target("TEST", has_local=True, cores=32, tensor_cores=cores)
     chosen = {}
     for size in (4096, 1024, 128):
-        found = choose_tensor_core(view_kernel(kernel_of(empty(size, 512) @ empty(512, size)), target))
-        assert found is not None
+        (found,) = choose_opts(view_kernel(kernel_of(empty(size, 512) @ empty(512, size)), target))
         chosen[size] = found.arg.rpartition("_")[2]
     assert chosen == {4096: "128x256", 1024: "128x256", 128: "64x64"}
 
@@ -166,8 +165,7 @@ def test_few_rows_take_tiles_that_compute_little_beside_the_bytes() -> None:
     tiles = [warp_group_core(BF16, *sides) for sides in ((128, 256), (128, 128), (64, 128), (64, 64))]
     target = Target("TEST", has_local=True, cores=132, tensor_cores=tuple(tiles))
     for columns in (28672, 14336):
-        found = choose_tensor_core(view_kernel(kernel_of(empty(16, 4096) @ empty(4096, columns)), target))
-        assert found is not None
+        (found,) = choose_opts(view_kernel(kernel_of(empty(16, 4096) @ empty(4096, columns)), target))
         assert found.arg == "wgmma_bfloat16_64x128"
 
 

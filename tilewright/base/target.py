@@ -165,6 +165,7 @@ class Target:
     # Bytes: a kernel's buffer begins at a multiple of it inside its memory. Some OpenCL drivers need 512.
     start_alignment: int = 512
     warp_size: int = 1
+    threads_per_core: int = 2048  # that a core with work-groups runs at a time: with as many it is saturated
     # The memory hierarchy. A CPU's is read from the host (backends/cpu/host/caches.py), and CPU_FACTS overrides it.
     line_bytes: int = 64  # of a cache line
     page_bytes: int = 4096
@@ -173,11 +174,16 @@ class Target:
     core_cache_bytes: int = 1 << 19  # of the largest cache that a core has to itself
     cache_bytes: int = 1 << 20  # of the last-level cache, which the cores share
     core_bytes_per_clock: float = 32.0  # from that cache to one core, while all of them read
+    memory_bytes_per_clock: float = 16.0  # from memory to one core, while all of them read
+    independent_vectors: int = 4  # loads, or additions to accumulators, that hide the latency of one
+    products_per_clock: float = 2.0  # vectors, or warps, that a core multiplies and adds
+    launch_clocks: float = 4500.0  # until a kernel that waits for another begins
     tlb_entries: int = 64  # pages whose translation the first-level TLB of a core holds
     prefetch_streams: int = 16  # rows far apart that the processor prefetches while they are read side by side
     # Bytes ahead of a stream's loads that a kernel prefetches; 0 where the processor does that better alone.
     prefetch_bytes: int = 4096
     masked_itemsizes: tuple[int, ...] = ()  # bytes of the elements of which a vector is loaded and stored under a mask
+    read_streams: int = 8  # rows at a large stride that a core reads at a time: half as many have the most bandwidth
     native: frozenset[DType] = ALL_DTYPES
     # Small floats without arithmetic of their own that the renderer converts to and from float32 itself.
     native_casts: frozenset[DType] = frozenset()

@@ -34,7 +34,7 @@ def describe_memory(target: Target) -> str:
     )
     return (
         f"{target.cores} cores, lines of {line}, pages of {page}, L1 of {first} in {target.l1_ways} ways, "
-        f"{own} of cache a core, {shared} shared, TLB of {target.tlb_entries} pages"
+        f"{own} of cache a core, {shared} shared, TLB of {target.tlb_entries} pages, {target.read_streams} read streams"
     )
 
 

@@ -22,6 +22,7 @@ from tilewright.engine.execution.realize import schedule
 from tilewright.engine.memory.parts import held_buffer
 from tilewright.graph.records import Item
 from tilewright.graph.text.show import show, show_program
+from tilewright.kernel.optimise import explain_opts
 from tilewright.runtime.device import open_driver
 
 
@@ -66,6 +67,7 @@ def _explain_kernel(item: Item, kernel: CompiledKernel) -> ExplainedKernel:
         line=item.line,
         expression=describe.show_kernel(kernel.ast),
         opts=describe.opts_of(kernel.optimised),
+        reason=explain_opts(kernel.ast, driver.target, describe.opts_of(kernel.optimised)),
         axes=describe.axes_of(kernel.optimised),
         optimised=describe.show_kernel(kernel.optimised),
         program=show_program(kernel.program),

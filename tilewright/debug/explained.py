@@ -19,6 +19,7 @@ class ExplainedKernel:
     line: tuple[str, int] | None  # the user's line it comes from
     expression: str  # what it computes, over the loops that the scheduler made
     opts: tuple[Opt, ...]
+    reason: str  # the template and the plan that the opts are of, and what it was compared with
     axes: tuple[AxisFacts, ...]  # after the opts, outermost first
     optimised: str  # the same computation over those axes
     program: str  # in order, inside its loops
@@ -48,7 +49,7 @@ class Stages:
         parts = [_titled("graph", self.graph), _titled("schedule", "\n".join(self.items))]
         for kernel in self.kernels:
             axes = " ".join(map(str, kernel.axes)) or "none"
-            facts = f"axes {axes}\nopts {describe.show_opts(kernel.opts)}\n{kernel.optimised}"
+            facts = f"axes {axes}\nopts {describe.show_opts(kernel.opts)}\n{kernel.reason}\n{kernel.optimised}"
             parts += [
                 _titled(f"kernel {kernel.name}, as scheduled ({kernel.location})", kernel.expression),
                 _titled(f"kernel {kernel.name}, optimised", facts),

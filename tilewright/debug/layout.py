@@ -93,6 +93,7 @@ def axes_panel(kernel: ExplainedKernel) -> Panel:
     body = Table.grid()
     body.add_row(table)
     body.add_row(Padding(Text(f"opts: {describe.show_opts(kernel.opts)}"), (1, 0, 0, 0)))
+    body.add_row(Text(kernel.reason))
     body.add_row(Syntax(kernel.optimised, "python", theme=THEME, background_color="default", word_wrap=True))
     return Panel(body, title=f"kernel {kernel.name}: axes", title_align="left")
 

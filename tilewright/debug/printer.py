@@ -19,6 +19,7 @@ from tilewright.base.forks import renewed_lock
 from tilewright.debug import describe
 from tilewright.graph.records import Schedule
 from tilewright.graph.text.show import show, show_program
+from tilewright.kernel.optimise import explain_opts
 from tilewright.runtime.device import open_driver
 
 _STYLES = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
@@ -130,6 +131,7 @@ class Printer:
             axes = " ".join(map(str, describe.axes_of(kernel.optimised)))
             opts = describe.show_opts(describe.opts_of(kernel.optimised))
             lines.append(f"{paint('kernel', 'blue')}   {name} axes {axes or 'none'}; opts {opts}")
+            lines.append(f"         {explain_opts(kernel.ast, driver.target, describe.opts_of(kernel.optimised))}")
             lines += [f"         {line}" for line in describe.show_kernel(kernel.optimised).splitlines()]
         if level >= 4:
             lines += section(f"source of {name}", kernel.source)

@@ -1,11 +1,17 @@
-"""The cost of a plan. In: a contraction, a tensor core and a target. Out: an estimate in clocks of the whole kernel,
-made from facts of the target. A template gives it as the estimate of a plan."""
+"""The cost of a plan. In: a kernel, what a template found in it, and a target. Out: an estimate in clocks of the whole
+kernel, made from facts of the target (`base/costs.py`). A template gives it, in seconds, as the estimate of a plan."""
 
 from __future__ import annotations
 
+import math
+
+from tilewright.base.costs import cache_clocks, memory_clocks, product_clocks
+from tilewright.base.dtype import dtypes
 from tilewright.base.target import Target, TensorCore
+from tilewright.graph.ops import Ops
 from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.contraction import Contraction, Operand, count
+from tilewright.kernel.axes import KernelView
 from tilewright.kernel.transforms.tile_dot import TilePlan
 
 # Clocks to start a work-group, fill its stages and store its tile; clocks of a step's barrier of all threads.
@@ -27,10 +33,6 @@ _PART_THREADS = 256
 # Clocks of a core for an element that is copied on its own: its address, its mask, its load and store; and where all
 # divisions of its address are shifts. Measured on an H200 with windows of images.
 _SINGLE_COPY_CLOCKS, _SHIFTED_COPY_CLOCKS = 0.4, 0.23
-
-
-def seconds_of(clocks: float, target: Target) -> float:
-    return clocks / target.clock_hz
 
 
 def contraction_clocks(contraction: Contraction, core: TensorCore, target: Target, is_bulk: bool) -> float:
@@ -58,10 +60,21 @@ def contraction_clocks(contraction: Contraction, core: TensorCore, target: Targe
     return steps * (max(computed, fetched) + _EXPOSED * min(computed, fetched)) + start
 
 
+def least_clocks(view: KernelView) -> tuple[float, float]:
+    """What no plan can be faster than: the clocks of moving every buffer once, and those of all arithmetic in vectors
+    of float32."""
+    target = view.target
+    nbytes = sum(node.arg.size * node.dtype.itemsize for node in view.nodes if node.op is Ops.PARAM)
+    lanes = target.warp_size if target.has_local else target.lanes(dtypes.float32)
+    values = [node for node in view.nodes if node.op.is_elementwise and node.dtype.is_float]
+    operations = sum(math.prod(map(size_of, node.ranges)) for node in values)
+    return memory_clocks(nbytes, target), product_clocks(operations, lanes, target)
+
+
 def repeated_clocks(contraction: Contraction, core: TensorCore, target: Target) -> float:
     """Without tiles: every product loads an element of one operand, as in a matrix times a vector."""
     products = count(contraction.batch) * contraction.rows * contraction.columns * contraction.length
-    return products * core.operand.itemsize / (target.cores * target.core_bytes_per_clock) + _START_CLOCKS
+    return cache_clocks(products * core.operand.itemsize, target) + _START_CLOCKS
 
 
 def single_copy_clocks(plan: TilePlan, target: Target) -> float:

@@ -85,7 +85,7 @@ def choose_loops(state: Optimisation) -> None:
     if options.OPT_LIMIT >= 0:
         state.opts = tuple(itertools.takewhile(lambda _: opt_quota.take(options.OPT_LIMIT), state.opts))
     if "decision" in listeners:
-        announce_opts(view, state.opts, "found by search" if choice is None else explain_choice(choice))
+        announce_opts(view, state.opts, "found by search" if choice is None else explain_choice(choice, view))
     # The template has checked and applied the opts it chose; with VERIFY_GRAPH that is done again.
     state.trail = {} if options.VERIFY_GRAPH else view.trail
 
@@ -136,6 +136,20 @@ def optimise(sink: UOp, target: Target, found: tuple[Opt, ...] | None = None) ->
         state = Optimisation(sink, target, info, found, info.opts_to_apply or ())
         run_passes("kernel", PASSES, state)
         return state.sink
+
+
+def explain_opts(sink: UOp, target: Target, applied: tuple[Opt, ...]) -> str:
+    """Why a kernel has the opts that were applied, for people: the template and its plan, unless they are stated."""
+    info = sink.arg if isinstance(sink.arg, KernelInfo) else KernelInfo()
+    if info.opts_to_apply is not None:
+        return "the kernel states its opts"
+    state = Optimisation(sink, target, info, None, ())
+    take_section(state)
+    view = view_kernel(prepare_kernel(state.sink), target)
+    choice = choose_plan(view)
+    if choice.opts == applied:
+        return explain_choice(choice, view)
+    return "NOOPT=1" if options.NOOPT else "found by search"
 
 
 def prepare_kernel(sink: UOp) -> UOp:

@@ -1,9 +1,10 @@
 """Beam search over opts. In: a kernel, a target, and a function that measures candidates. Out: the fastest opts found,
 and the record of every candidate. This proposes and records; the engine compiles and runs.
 
-A round extends each of the best kernels by one opt, measures the new ones and keeps the best. It ends when a round
-brings no gain, or when time or candidates run out. No candidate is measured twice, so an interrupted search continues
-from its records when it is run again."""
+The first round measures the plans of every template that matches the kernel. Another round extends each of the best
+kernels by one opt, measures the new ones and keeps the best. The search ends when a round brings no gain, or when time
+or candidates run out. No candidate is measured twice, so an interrupted search continues from its records when it is
+run again."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from tilewright.graph.walk import size_of
 from tilewright.kernel.apply import apply_opt, candidate_opts
 from tilewright.kernel.axes import view_kernel
 from tilewright.kernel.optimise import prepare_kernel
-from tilewright.kernel.templates.choose import choose_opts
+from tilewright.kernel.templates.choose import planned_opts
 
 Opts = tuple[Opt, ...]
 
@@ -77,12 +78,12 @@ def search_opts(sink: UOp, target: Target, measure: Measure, limits: Limits, sea
     """Adds trials to `search` until it is complete or a limit is reached; `report` is called after each batch."""
     deadline = time.monotonic() + limits.seconds
     start = prepare_kernel(sink)
-    # A template's choice is a candidate like any other, so the result is never slower than it.
+    # The chosen plan is a candidate like any other, so the result is never slower than it.
     first: dict[Opts, UOp] = {(): start}
-    guess = choose_opts(view_kernel(start, target))
-    kernel = extend(start, guess, target)
-    if kernel is not None:
-        first.setdefault(guess, kernel)
+    for opts in planned_opts(view_kernel(start, target)):
+        kernel = extend(start, opts, target)
+        if kernel is not None:
+            first.setdefault(opts, kernel)
     seen: set[UOp] = set(first.values())
     if not _run_round(list(first), measure, limits, search, report, deadline):
         return

@@ -7,7 +7,7 @@ is asked of the real indices: is this reduction asked for once per row, is this 
   - a node below which there are reductions that only it needs is computed inside the one kernel that uses it, when that
     kernel reads each element at most once (an epilogue), once per row of enough rows (softmax), or in a short sum (a
     window);
-  - any other is stored when recomputing what only it needs would cost more than `RECOMPUTE_LIMIT`;
+  - any other is stored when recomputing what only it needs would cost more than storing and loading it;
   - a kernel that has grown to `MAX_KERNEL_NODES` loads the next value, which is stored by another;
   - what is stored is computed by the first kernel that needs it, which then has one more store, when that kernel asks
     for each element once; else by a kernel of its own."""
@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 
 from tilewright.base import events
 from tilewright.base.config import options
+from tilewright.base.costs import FACTOR_ADDITIONS, MEMORY_ADDITIONS
 from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Kind, max_count
@@ -30,13 +31,8 @@ from tilewright.schedule.indexing import TRUE
 from tilewright.schedule.reduction import fast_axis
 from tilewright.schedule.uses import Plan, Use, is_reducing, loops_over, own_use, push_use, ranges_of, reads_residues
 
-# Recomputing an element is cheaper than storing and loading it up to this cost, in additions. The number of times that
-# it is recomputed is clamped to RECOMPUTE_COUNTED, so that a cast alone is never stored.
-RECOMPUTE_LIMIT = 40.0
+# The number of times that an element is recomputed is clamped, so that a cast alone is never stored.
 RECOMPUTE_COUNTED = 64
-# The same for a factor of a contraction, where the cores that multiply vectors read their factors from memory: one that
-# is computed in the innermost loop has no register tile, which takes several times as long.
-FACTOR_LIMIT = 4.0
 MAX_USES = 8
 # A kernel with a reduction per row is parallel over rows, so it needs many of them, unless the reduction is small.
 ENOUGH_ROWS = 32
@@ -182,7 +178,8 @@ class _Decisions:
         steps, elements = [self.plan.steps_of(use) for use in uses], max(max_count(node.shape), 1)
         times = sum(steps) / elements
         is_read_often = facts.is_factor and max(steps) > elements
-        limit = FACTOR_LIMIT if is_read_often and not self.group_cores else RECOMPUTE_LIMIT
+        # Cores that multiply vectors read the factors of a contraction from memory.
+        limit = FACTOR_ADDITIONS if is_read_often and not self.group_cores else MEMORY_ADDITIONS
         is_expensive = facts.cost * (min(times, RECOMPUTE_COUNTED) - 1) > limit
         if is_expensive:
             self.reason = "computing it at each use costs more than a store and its loads"

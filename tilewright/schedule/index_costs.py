@@ -6,14 +6,13 @@ the sizes and the facts of the target."""
 
 from __future__ import annotations
 
+from tilewright.base.costs import memory_clocks
 from tilewright.base.dtype import dtypes
 from tilewright.base.records import NamedTuple
 from tilewright.base.target import Target
 from tilewright.graph.kernels.radix import MAX_WIDTH, is_by_digits
 from tilewright.graph.kernels.sorting import merge_clocks
 
-# Clocks until a kernel that waits for another begins.
-_LAUNCH_CLOCKS = 4500.0
 # Clocks of a core for a term that is combined atomically in memory, twice: beside its neighbours, or in any order.
 _ADJACENT_CLOCKS, _RANDOM_CLOCKS = 2.0, 5.5
 # Columns of a row that share an index from which on atomic operations of a warp are adjacent.
@@ -63,7 +62,7 @@ def atomic_clocks(sizes: Sizes, target: Target) -> float:
     per_term = _ADJACENT_CLOCKS if _is_adjacent(sizes) else _RANDOM_CLOCKS
     moved = cells * _ATOMIC_BYTES + (cache_parts(sizes, target) - 1) * values * _READ_BYTES
     computed = values * per_term / target.cores
-    return _ATOMIC_KERNELS * _LAUNCH_CLOCKS + computed + moved / _bytes_per_clock(target)
+    return _ATOMIC_KERNELS * target.launch_clocks + computed + memory_clocks(moved, target)
 
 
 def compact_clocks(sizes: Sizes, target: Target) -> float:
@@ -73,7 +72,7 @@ def compact_clocks(sizes: Sizes, target: Target) -> float:
     per_term = _ADJACENT_CLOCKS if _is_adjacent(sizes) else _RANDOM_CLOCKS
     computed = (values * per_term + sizes.terms * named * _RANDOM_CLOCKS) / target.cores
     moved = cells * _RESULT_BYTES + sizes.outputs * named * _NAMED_BYTES + values * _ATOMIC_BYTES
-    return _COMPACT_KERNELS * _LAUNCH_CLOCKS + computed + moved / _bytes_per_clock(target)
+    return _COMPACT_KERNELS * target.launch_clocks + computed + memory_clocks(moved, target)
 
 
 def segment_clocks(sizes: Sizes, target: Target, max_direct: int) -> float:
@@ -89,19 +88,14 @@ def segment_clocks(sizes: Sizes, target: Target, max_direct: int) -> float:
             moved += passes * sorted_terms * _SORTED_BYTES
         else:
             sorting = merge_clocks((1, sorted_terms), dtypes.int32, target)
-    return launches * _LAUNCH_CLOCKS + sorting + moved / _bytes_per_clock(target)
+    return launches * target.launch_clocks + sorting + memory_clocks(moved, target)
 
 
-def local_clocks(clocks: float) -> float:
-    return clocks + _LAUNCH_CLOCKS
+def local_clocks(clocks: float, target: Target) -> float:
+    return clocks + target.launch_clocks
 
 
 def transposed_clocks(sizes: Sizes, itemsize: int, target: Target) -> float:
     """A copy of the values with the terms of a column adjacent. Another kernel stores the indices, in any order, and
     another reads the results."""
-    return _LAUNCH_CLOCKS + 2 * sizes.terms * sizes.columns * itemsize / _bytes_per_clock(target)
-
-
-def _bytes_per_clock(target: Target) -> float:
-    """Memory gives half of what the last-level cache does."""
-    return target.cores * target.core_bytes_per_clock / 2
+    return target.launch_clocks + memory_clocks(2 * sizes.terms * sizes.columns * itemsize, target)

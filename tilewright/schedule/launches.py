@@ -20,7 +20,6 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.records import Access, Item, KernelInfo
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of, toposort
-from tilewright.schedule.reduction import LAUNCH_CLOCKS, MEMORY_BYTES
 
 # The most iterations of a kernel that is joined: larger products run on tensor cores, which have no sections.
 MAX_ITERATIONS = 1 << 18
@@ -88,7 +87,7 @@ def _bytes_of(nodes: Sequence[UOp]) -> int:
 
 def launch_bytes(target: Target) -> int:
     """The bytes that the memory of a device transfers in the time of a launch."""
-    return int(LAUNCH_CLOCKS * MEMORY_BYTES * target.cores)
+    return int(target.launch_clocks * target.memory_bytes_per_clock * target.cores)
 
 
 # ---------------------------------------------------------------- which of them together

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from tilewright.base.config import options
+from tilewright.base.costs import memory_clocks
 from tilewright.base.dtype import dtypes
 from tilewright.base.target import Target
 from tilewright.graph import build
@@ -38,12 +39,11 @@ RESULTS_PER_CORE = 8
 MAX_GROUP_PARTS = 1024
 # A product on tensor cores: rows and columns of a tile, the least summed length of a part, operations per core and
 # clock of short floats, the share of its peak that a core of float32 reaches, bytes per core and clock from the shared
-# cache and from memory, clocks per launch, and the least estimated speedup for which the product is split.
+# cache, and the least estimated speedup for which the product is split.
 TILE_ROWS, TILE_COLUMNS = 128, 256
 MIN_SUMMED = 256
 SHORT_FLOAT_OPERATIONS, FLOAT_EFFICIENCY = 3500.0, 0.75
-CACHE_BYTES, MEMORY_BYTES = 40.0, 16.0
-LAUNCH_CLOCKS = 5000.0
+CACHE_BYTES = 40.0
 MIN_SPLIT_GAIN = 1.25
 VECTOR_BYTES = 16
 
@@ -224,7 +224,6 @@ def _in_parts(node: UOp, axis: int, parts: int) -> UOp:
 
 def _product_clocks(node: UOp, sides: tuple[int, int, int], length: int, parts: int, target: Target) -> float:
     batch, rows, columns = sides
-    cores = target.cores
     depth = length / parts
     is_short = all(_loaded_bytes(factor) < dtypes.float32.itemsize for factor in _factors(node.src[0]))
     peaks = [core.operations_per_clock for core in target.tensor_cores if core.operand is dtypes.float32]
@@ -235,8 +234,8 @@ def _product_clocks(node: UOp, sides: tuple[int, int, int], length: int, parts: 
         tiles = batch * parts * -(-rows // TILE_ROWS) * -(-columns // width)
         held = (min(rows, TILE_ROWS) + min(columns, width)) * nbytes
         step = max(2 * TILE_ROWS * width / operations, held / CACHE_BYTES)
-        best = min(best, -(-tiles // cores) * depth * step)
-    combined = parts * batch * rows * columns * 2 * node.dtype.itemsize / (cores * MEMORY_BYTES) + LAUNCH_CLOCKS
+        best = min(best, -(-tiles // target.cores) * depth * step)
+    combined = memory_clocks(parts * batch * rows * columns * 2 * node.dtype.itemsize, target) + target.launch_clocks
     return best + (combined if parts > 1 else 0)
 
 

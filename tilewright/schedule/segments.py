@@ -102,7 +102,7 @@ def _ways(found: IndexedReduction, node: UOp, target: Target) -> tuple[Way, ...]
         if plan is not None:
             copied = transposed_clocks(sizes, dtype.itemsize, target) if is_transposed else 0.0
             way = functools.partial(_in_local_memory, plan, is_transposed)
-            estimates[way] = local_clocks(plan.clocks) + copied
+            estimates[way] = local_clocks(plan.clocks, target) + copied
     return tuple(sorted(estimates, key=lambda way: estimates[way]))
 
 

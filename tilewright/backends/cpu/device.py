@@ -37,6 +37,9 @@ MIN_GRAIN = 1 << 15
 # Small chunks balance the load when a core starts late; but the hardware prefetchers start again in each one: with 32
 # chunks the exponential of 4M numbers takes 3 % longer, a sum of 256k numbers a fifth.
 CHUNKS_PER_THREAD = 16
+# Of a core, as estimates need them: two of 2.5 GHz read 24 to 33 GB/s (docs/roofline.md, docs/measurements/cpu.md).
+CLOCK_HZ = 2.5e9
+MEMORY_BYTES_PER_CLOCK = 5.0
 # Bytes that each thread of a kernel may pack its operands into: more would not stay in any cache.
 MAX_PANEL_BYTES = 8 << 20
 
@@ -70,6 +73,8 @@ def cpu_target(compiler: str = LLVM, arch: str = "", facts: str = "", flush: int
         vector_bytes=vector_bytes if compiler == LLVM else 16,
         vector_registers=registers,
         cores=system.usable_cores(options.TILEWRIGHT_THREADS or None),
+        clock_hz=CLOCK_HZ,
+        memory_bytes_per_clock=MEMORY_BYTES_PER_CLOCK,
         has_threads=True,
         start_alignment=1 if compiler == LLVM else 64,
         # The C text keeps panels on the stack.

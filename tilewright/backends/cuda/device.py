@@ -36,6 +36,10 @@ _NATIVE_OPS = BASIC_OPS | {"EXP2", "LOG2", "SIN"}
 
 MAX_COMPILE_THREADS = 16
 
+# Of an H200: clocks in a second, and the warps of float32 that a multiprocessor multiplies and adds in one.
+CLOCK_HZ = 1.98e9
+PRODUCTS_PER_CLOCK = 4.0
+
 # Bytes of kernel arguments that every card accepts.
 PARAMETER_BYTES = 4096
 POINTER_BYTES = 8
@@ -52,6 +56,8 @@ def cuda_target(card: Card | None = None, compiler: str = "") -> Target:
         vector_bytes=16,
         start_alignment=16,
         cores=ask(facts.MULTIPROCESSORS),
+        clock_hz=CLOCK_HZ,
+        products_per_clock=PRODUCTS_PER_CLOCK,
         has_local=True,
         max_local_bytes=ask(facts.SHARED_BYTES),
         max_group_size=ask(facts.MAX_THREADS),

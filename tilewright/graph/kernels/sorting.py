@@ -42,12 +42,11 @@ FEW_THREADS = 128
 # With fewer blocks than this, blocks are smaller than local memory allows, down to a minimum.
 MANY_BLOCKS = 256
 MIN_SHARED_BLOCK = 2048
-# Clocks of a core for a step of the network, per byte of an element; for merging an element; for a level of merging,
-# whose bisections wait for one load after the other; and for a launch. Measured on an H200.
+# Clocks of a core for a step of the network, per byte of an element; for merging an element; and for a level of
+# merging, whose bisections wait for one load after the other. Measured on an H200.
 _STEP_CLOCKS = 0.010
 _MERGE_CLOCKS = 1.6
 _LEVEL_CLOCKS = 9000.0
-_LAUNCH_CLOCKS = 4500.0
 # Elements between the block lengths that two levels of merging read.
 ROW = 128
 # Threads of a work-group that merges, and the elements of each.
@@ -85,7 +84,7 @@ def merge_clocks(shape: Shape, dtype: DType, target: Target) -> float:
     steps = stages * (stages + 1) / 2
     own = -(-shape[0] * plan.blocks // target.cores) * plan.block
     merged = shape[0] * shape[1] / target.cores * _MERGE_CLOCKS + _LEVEL_CLOCKS
-    return own * steps * plan.words.element_bytes * _STEP_CLOCKS + plan.levels * merged + _LAUNCH_CLOCKS
+    return own * steps * plan.words.element_bytes * _STEP_CLOCKS + plan.levels * merged + target.launch_clocks
 
 
 def merge_sorted(keys: UOp, target: Target) -> tuple[UOp, UOp]:

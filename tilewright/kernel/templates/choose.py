@@ -4,9 +4,9 @@ The choice follows from strides, sizes and facts of the target, never from the n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
+from tilewright.base.errors import InternalError
 from tilewright.base.target import Target
+from tilewright.kernel.apply import describe_axes
 from tilewright.kernel.axes import KernelView
 from tilewright.kernel.templates.cores import CORE_TEMPLATES
 from tilewright.kernel.templates.template import Choice, Considered, Opts, Template
@@ -17,9 +17,15 @@ def choose_opts(view: KernelView) -> Opts:
 
 
 def choose_plan(view: KernelView) -> Choice:
-    """The first template that has a plan for the kernel. The last of each list takes any kernel."""
-    found = (best_plan(template, view) for template in templates_of(view.target))
-    return next(choice for choice in found if choice is not None)
+    """The plan of the first template that has one for the kernel. The last of each list takes any kernel."""
+    considered: tuple[Considered, ...] = ()
+    for template in templates_of(view.target):
+        plans = consider_plans(template, view)
+        considered += plans
+        choice = make_least(plans)
+        if choice is not None:
+            return choice._replace(considered=considered)
+    raise InternalError(f"no template takes a kernel with the axes {describe_axes(view)}")
 
 
 def templates_of(target: Target) -> tuple[Template, ...]:
@@ -30,14 +36,14 @@ def templates_of(target: Target) -> tuple[Template, ...]:
     return GROUP_TEMPLATES
 
 
-def best_plan(template: Template, view: KernelView) -> Choice | None:
-    """The plan of one template with the least estimate; None where the kernel is of another family, or no plan can be
-    made."""
-    considered = consider_plans(template, view)
-    for template_name, plan, _ in sorted(considered, key=lambda each: each.seconds or 0.0):
+def make_least(considered: tuple[Considered, ...]) -> Choice | None:
+    """The plan with the least estimate that can be made. None where none can, or where later templates take less."""
+    for template, plan, _ in sorted(considered, key=lambda each: each.seconds or 0.0):
+        if plan.make is None:
+            return None
         opts = plan.make()
         if opts is not None:
-            return Choice(template_name, plan, opts, considered)
+            return Choice(template, plan, opts, considered)
     return None
 
 
@@ -50,13 +56,18 @@ def consider_plans(template: Template, view: KernelView) -> tuple[Considered, ..
     )
 
 
-def all_plans(view: KernelView) -> Iterator[Considered]:
-    """The plans of every template that matches the kernel, the chosen one's among them."""
-    for template in templates_of(view.target):
-        yield from consider_plans(template, view)
+def planned_opts(view: KernelView) -> list[Opts]:
+    """The opts of the chosen plan, and of all other plans that can be made, of every template that matches."""
+    considered = [each for template in templates_of(view.target) for each in consider_plans(template, view)]
+    made = [plan.make() for _, plan, _ in considered if plan.make is not None]
+    return list(dict.fromkeys([choose_opts(view), *(opts for opts in made if opts is not None)]))
+
+
+def best_plan(template: Template, view: KernelView) -> Choice | None:
+    """What one template alone chooses."""
+    return make_least(consider_plans(template, view))
 
 
 def opts_of(template: Template, view: KernelView) -> Opts | None:
-    """What one template alone chooses."""
     choice = best_plan(template, view)
     return None if choice is None else choice.opts

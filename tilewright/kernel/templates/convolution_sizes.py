@@ -8,21 +8,16 @@ import math
 from tilewright.base.records import NamedTuple
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
-
-# The cost of an iteration of the sum beside the multiplications of a tile, in multiplications (measured): of a load of
-# a vector of channels, from L2, of a load of a pixel, from L1, and of a second tiled axis, at a larger stride.
-VECTOR_COST = 2.0
-ELEMENT_COST = 0.45
-SECOND_COST = 0.07
-# The same of a product that is masked in some tiles of a row.
-EDGE_COST = 4.0
-# Independent accumulators that hide the latency of a multiply-add.
-MIN_SUMS = 10
-MAX_VECTORS = 4
-# 1/OPERAND_SHARE of the registers is for operands.
-OPERAND_SHARE = 4
-# The shortest block of a sum that repays the spills.
-MIN_BLOCK = 64
+from tilewright.kernel.templates.measured import (
+    EDGE_COST,
+    MAX_VECTORS,
+    MIN_WINDOW_BLOCK,
+    MIN_WINDOW_SUMS,
+    OPERAND_SHARE,
+    PANEL_COST,
+    PIXEL_COST,
+    SECOND_COST,
+)
 
 
 class Windows(NamedTuple):
@@ -94,12 +89,12 @@ def choose_tile(windows: Windows, lanes: int, registers: int, window: Window, mo
     def cost(tile: Tile) -> float:
         rows = tile.length * tile.height
         padded = -(-vectors // tile.vectors) * tile.vectors / vectors
-        idle = max(1.0, MIN_SUMS / (rows * tile.vectors))
+        idle = max(1.0, MIN_WINDOW_SUMS / (rows * tile.vectors))
         loaded = window.loads(tile.length) / (window.length * tile.length)
         # In a tile of a whole row, masked products are not emitted; in a part of a row they are masked at run time.
         masked = window.masked / (window.length * tile.length)
         edges = -masked if tile.length == row else EDGE_COST * masked
-        loads = VECTOR_COST / rows + ELEMENT_COST * loaded / tile.vectors + SECOND_COST * (tile.height > 1)
+        loads = PANEL_COST / rows + PIXEL_COST * loaded / tile.vectors + SECOND_COST * (tile.height > 1)
         return padded * idle * (1 + edges + loads)
 
     # Of equal costs, the longest in the row: its loads and stores are contiguous.
@@ -116,5 +111,5 @@ def choose_sum_block(loops: list[UOp], most: int) -> SumBlock | None:
         inside //= size_of(loop)
         if inside <= most:
             amount = max(n for n in range(1, most // inside + 1) if size_of(loop) % n == 0)
-            return SumBlock(loop, amount, number + 1) if amount * inside >= MIN_BLOCK else None
+            return SumBlock(loop, amount, number + 1) if amount * inside >= MIN_WINDOW_BLOCK else None
     return None

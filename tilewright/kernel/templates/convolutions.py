@@ -24,7 +24,10 @@ there, some rows or images are packed at a time, and accumulators are spilled be
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from functools import partial
 
+from tilewright.base.costs import product_clocks, seconds_of
 from tilewright.graph.kernels.edges import holds_at
 from tilewright.graph.kernels.threads import local_bytes
 from tilewright.graph.ops import AxisType, Ops
@@ -35,64 +38,40 @@ from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.analysis.versions import is_injective
 from tilewright.kernel.axes import KernelView, is_counted, make_range, stride
-from tilewright.kernel.templates.convolution_sizes import (
+from tilewright.kernel.templates.convolution_sizes import SumBlock, Window, Windows, choose_sum_block, choose_tile
+from tilewright.kernel.templates.dot_tiles import utilisation
+from tilewright.kernel.templates.measured import (
+    ACCUMULATOR_SHARE,
+    BLOCK_SHARE,
+    BOX_SHARE,
+    HIGH_UTILISATION,
+    MASKED_ROW_SPEED,
+    MASKED_STRIDE_COST,
+    MAX_MASKED_STEPS,
+    MAX_STEPS,
+    MAX_TASKS,
     MAX_VECTORS,
-    SumBlock,
-    Window,
-    Windows,
-    choose_sum_block,
-    choose_tile,
+    MIN_GAIN,
+    MIN_LANES,
+    PIXEL_SPEED,
+    REPACKED_PARTS,
+    ROW_SPEED,
+    SHORT_ROWS,
+    SMALL_GAIN,
+    STORE_STEPS,
+    STRIDE_COST,
+    TRANSPOSE_STEPS,
+    WEIGHTS_SHARE,
 )
-from tilewright.kernel.templates.dot_tiles import HIGH_UTILISATION, utilisation
 from tilewright.kernel.templates.opt_builder import OptBuilder
 from tilewright.kernel.templates.product_match import factors_of, find_product, own_axes, sum_dtype
-from tilewright.kernel.templates.products import MIN_LANES
-from tilewright.kernel.templates.template import Plan, Template
+from tilewright.kernel.templates.template import Opts, Plan, Template
 from tilewright.kernel.transforms.clip import bound_of, check_clip
 from tilewright.kernel.transforms.halo import find_sides
 from tilewright.kernel.transforms.spill import check_spill
 from tilewright.kernel.transforms.stage import apply_stage, check_stage, operands, tile_of
 from tilewright.kernel.transforms.swap import check_swap
 from tilewright.kernel.transforms.thread import check_thread
-
-# Multiplications that must be saved: a tile that is transposed in registers takes 40 ms longer to compile. These take
-# half a millisecond on two cores, so that 80 runs repay it. Measured with a quarter of this threshold, with it, and
-# with five times as much: the first result of a network of 16 layers with empty caches takes 1.09, 0.75 and 0.66 s; a
-# step of a ResNet-18 at batch 8 takes 222 ms with it and 395 ms with five times as much.
-MIN_GAIN = 1 << 25
-# The same where rows are so short that vectors over channels are SHORT_ROWS times as fast. A tile of one vector is then
-# enough, which compiles in half the time (8 images of 64 channels and 8 x 8 pixels: 0.28 ms, with rows 0.70 ms, with
-# the largest tile 0.25 ms).
-SMALL_GAIN = MIN_GAIN // 4
-SHORT_ROWS = 2.5
-# Iterations of the sum that cost as much as transposing and storing its result.
-STORE_STEPS = 6
-# The relative speed of vectors along rows of pixels, which are not aligned; and with a masked border (measured: 0.75 to
-# 0.85 without, 0.4 to 0.6 with one).
-ROW_SPEED = 0.8
-MASKED_ROW_SPEED = 0.55
-# What a row at a stride costs more, in rows, for each step of the stride: a vector is shuffled out of as many loads
-# (measured at strides of 2 to 4: 0.74, 0.60 and 0.53 of the speed, masked 0.60, 0.43 and 0.40).
-STEP_COST = 0.35
-MASKED_STEP_COST = 0.65
-# The relative speed with windows of a single pixel, where no element is reused along a row; and the iterations along a
-# row that cost as much as transposing an element of the other factor, which rows of pixels then need.
-PIXEL_SPEED = 0.55
-TRANSPOSE_STEPS = 256
-# The longest window that is unrolled, and that where a mask depends on it.
-MAX_STEPS = 5
-MAX_MASKED_STEPS = 8
-# A packed panel takes at most 1/PANEL_SHARE of a core's cache, a box 1/BOX_SHARE, and the panel of a block of the sum
-# 1/SPILL_SHARE, beside spilled accumulators and the box of all channels.
-PANEL_SHARE = 2
-BOX_SHARE = 16
-SPILL_SHARE = 8
-# Spilled accumulators take at most 1/SPILLED_SUMS_SHARE of the memory for panels.
-SPILLED_SUMS_SHARE = 4
-# Tasks per core: each of them packs the weights again.
-MAX_PARTS = 2
-# Tasks where each has weights of its own, or no fewer tasks have a high utilisation.
-MAX_TASKS = 1024
 
 
 def match_windows(view: KernelView) -> Windows | None:
@@ -101,25 +80,37 @@ def match_windows(view: KernelView) -> Windows | None:
     return find_windows(view, view.target.lanes(sum_dtype(view)) if factors_of(view) else 1)
 
 
-def window_plans(view: KernelView, windows: Windows) -> tuple[Plan, ...]:
-    """A tile of channels, where it saves enough over vectors along rows of pixels."""
+def window_plans(view: KernelView, windows: Windows) -> Iterator[Plan]:
+    """Vectors of channels, whose tile takes longer to compile, beside vectors along rows of pixels."""
     lanes = view.target.lanes(sum_dtype(view))
     steps = math.prod(size_of(axis) for axis in view.reduce_axes)
     products = math.prod(size_of(axis) for axis in view.axes)
     speed = filled(size_of(windows.lanes), lanes) * steps / (steps + STORE_STEPS)
     is_masked = len(view.reduces) > 1 or len(windows.image.src) > 2
-    shuffles = 1 + (MASKED_STEP_COST if is_masked else STEP_COST) * (abs(stride(windows.image, windows.row) or 1) - 1)
+    shuffles = 1 + (MASKED_STRIDE_COST if is_masked else STRIDE_COST) * (
+        abs(stride(windows.image, windows.row) or 1) - 1
+    )
     row_speed = (MASKED_ROW_SPEED if is_masked else ROW_SPEED) * row_filled(view, lanes) / shuffles or 1 / lanes
     if not windows.overlap:
         speed *= PIXEL_SPEED
         row_speed *= size_of(windows.row) / (size_of(windows.row) + TRANSPOSE_STEPS)
-    gain = products / row_speed - products / speed
-    if gain < (MIN_GAIN if speed < SHORT_ROWS * row_speed else SMALL_GAIN):
-        return ()
-    is_small = gain < MIN_GAIN
-    reason = "a sum of products over windows: channels as vectors, a tile of accumulators in registers"
-    name = "one vector of channels" if is_small else "vectors of channels"
-    return (Plan(name, reason, lambda: _Nest(view, windows, lanes, is_small).choose()),)
+    by_channels, by_rows = products / speed, products / row_speed
+
+    def plan(name: str, compiled: float, is_small: bool) -> Plan:
+        reason = "a sum of products over windows: channels as vectors, a tile of accumulators in registers"
+        clocks = product_clocks(by_channels + compiled, lanes, view.target)
+        make = partial(_choose_nest, view, windows, lanes, is_small)
+        return Plan(name, reason, make, partial(seconds_of, clocks, view.target))
+
+    yield plan("vectors of channels", MIN_GAIN, is_small=False)
+    if by_rows - by_channels < MIN_GAIN and speed >= SHORT_ROWS * row_speed:
+        yield plan("one vector of channels", SMALL_GAIN, is_small=True)
+    clocks = product_clocks(by_rows, lanes, view.target)
+    yield Plan("vectors of pixels", "rows of pixels as vectors", None, partial(seconds_of, clocks, view.target))
+
+
+def _choose_nest(view: KernelView, windows: Windows, lanes: int, is_small: bool) -> Opts | None:
+    return _Nest(view, windows, lanes, is_small).choose()
 
 
 def find_windows(view: KernelView, lanes: int) -> Windows | None:
@@ -238,7 +229,7 @@ class _Nest(OptBuilder):
             mask = self.view.reduces[1].src[0].src[0]
             windows = windows._replace(others=[axis for axis in windows.others if axis not in mask.ranges])
         depth = math.prod(size_of(axis) for axis in self.view.reduce_axes)
-        room = self.target.core_cache_bytes // PANEL_SHARE
+        room = self.target.core_cache_bytes // WEIGHTS_SHARE
         vector_panel = depth * self.lanes * self.view.reduces[0].dtype.itemsize
         tile = choose_tile(windows, self.lanes, self.target.vector_registers, window, self.max_vectors)
         if tile.vectors * vector_panel > room and not tile.can_be_shared(windows, self.lanes):
@@ -294,7 +285,7 @@ class _Nest(OptBuilder):
         for axis in self.view.of_kind(AxisType.LOOP):
             size = size_of(axis) if self.sum_block is None or own != [axis] else size_of(axis) // 2
             divisors = [n for n in range(2, min(size, MAX_TASKS) + 1) if size_of(axis) % n == 0]
-            few = [n for n in divisors if n <= MAX_PARTS * cores]
+            few = [n for n in divisors if n <= REPACKED_PARTS * cores]
             usable = divisors if axis in other.ranges or not few else few
             amounts = [n for n in usable if check_thread(self.view, axis, n) is None]
             if amounts:
@@ -318,10 +309,10 @@ class _Nest(OptBuilder):
             return None
         results = [axis for axis in self.view.reduces[0].ranges if axis in own or axis.arg.kind.is_tile]
         sums = math.prod(size_of(axis) for axis in results) * self.view.reduces[0].dtype.itemsize
-        if SPILLED_SUMS_SHARE * sums > self.target.max_local_bytes:
+        if ACCUMULATOR_SHARE * sums > self.target.max_local_bytes:
             return None
         steps = math.prod(size_of(loop) for loop in loops)
-        found = choose_sum_block(loops, self.target.core_cache_bytes // SPILL_SHARE * steps // panel)
+        found = choose_sum_block(loops, self.target.core_cache_bytes // BLOCK_SHARE * steps // panel)
         return found if check_spill(self.view, own[0], None) is None else None
 
     def _spill(self) -> None:

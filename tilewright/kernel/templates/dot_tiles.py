@@ -18,16 +18,10 @@ from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import KernelView, stride
+from tilewright.kernel.templates.measured import HIGH_UTILISATION, MIN_DOT_VECTORS, MIN_SUMS
 from tilewright.kernel.templates.opt_builder import OptBuilder
 from tilewright.kernel.transforms.block import check_overlap
 from tilewright.kernel.transforms.thread import check_thread
-
-# The shortest sum, in vectors: the reduction of the vectors at its end costs as much as some iterations.
-MIN_VECTORS = 16
-# Vectors of each factor that an iteration loads.
-MAX_SIDE = 8
-# Utilisation of the cores above which more is not worth other costs.
-HIGH_UTILISATION = 0.95
 
 
 class DotTile(NamedTuple):
@@ -44,7 +38,7 @@ def choose_dot_opts(
     left: UOp,
     right: UOp,
     lanes: int,
-    min_vectors: int = MIN_VECTORS,
+    min_vectors: int = MIN_DOT_VECTORS,
 ) -> tuple[Opt, ...] | None:
     """`rows` are the output loops that only the left factor depends on, `columns` those of the right factor only."""
     along = [a for a in view.of_kind(AxisType.REDUCE) if all(stride(access, a) == 1 for access in (left, right))]
@@ -83,7 +77,8 @@ def choose_dot_tile(view: KernelView, rows: list[UOp], columns: list[UOp]) -> Do
         for column_axis in columns
         for width in _sides(view, column_axis)
         # Registers hold the accumulators, the vectors of one side and one vector of the other.
-        if height * width >= MAX_SIDE and height * width + min(height, width) + 1 <= view.target.vector_registers
+        if height * width >= MIN_SUMS
+        if height * width + min(height, width) + 1 <= view.target.vector_registers
     ]
 
     def cost(tile: DotTile) -> float:
@@ -96,7 +91,7 @@ def choose_dot_tile(view: KernelView, rows: list[UOp], columns: list[UOp]) -> Do
 
 def _sides(view: KernelView, axis: UOp) -> list[int]:
     """The lengths of a tile along a loop: those that divide it, and others where iterations may run twice."""
-    most = min(MAX_SIDE, size_of(axis))
+    most = min(view.target.read_streams, size_of(axis))
     may_overlap = check_overlap(view, axis) is None
     return [side for side in range(1, most + 1) if may_overlap or size_of(axis) % side == 0]
 

@@ -30,24 +30,17 @@ from tilewright.kernel.templates.group_builder import (
     tile_groups,
     warp_threads,
 )
+from tilewright.kernel.templates.measured_groups import (
+    GROUP_THREADS,
+    MAX_PADDED,
+    ROWS_PER_THREAD,
+    SHORT_ROW,
+    SMALL_OPERAND,
+    VECTORS_PER_THREAD,
+)
 from tilewright.kernel.templates.streams import crossing_axes
 from tilewright.kernel.templates.template import Plan, Template
 from tilewright.kernel.transforms.stage import operands
-
-# Threads of a work-group without shared data.
-GROUP_THREADS = 256
-# Threads that saturate a core: with fewer than that on all cores, more threads share a reduction.
-THREADS_PER_CORE = 2048
-# Vectors of a row per thread, at least.
-VECTORS_PER_THREAD = 4
-# Elements along memory that one thread sums by itself.
-SHORT_ROW = 16
-# A core with a row for one of this many threads is busy enough where a thread has a whole row.
-ROWS_PER_THREAD = 4
-# The length of a row with its padding, over its own.
-MAX_PADDED = 1.25
-# An operand that is read this many times less often than another is small beside it.
-SMALL_OPERAND = 16
 
 
 def match_rows(view: KernelView) -> bool | None:
@@ -211,7 +204,7 @@ def keep_short_rows(builder: GroupOptBuilder) -> bool:
     elements = math.prod(map(size_of, inner))
     if not inner or not all(map(is_counted, (*inner, *axes))) or max(elements, *map(size_of, axes)) > SHORT_ROW:
         return False
-    if rows < builder.target.cores * THREADS_PER_CORE // ROWS_PER_THREAD or has_effects(view):
+    if rows < builder.target.cores * builder.target.threads_per_core // ROWS_PER_THREAD or has_effects(view):
         return False
     for loop in inner:
         builder.split(OptOps.UPCAST, loop, size_of(loop))
@@ -300,10 +293,10 @@ def threads_for_rows(builder: GroupOptBuilder, vectors: int, rows: int) -> int:
     read by several reductions, no more rows at a time than the cache holds."""
     target, view = builder.target, builder.view
     most = min(target.max_group_size, 1024)
-    wanted = max(1, target.cores * THREADS_PER_CORE // max(rows, 1), GROUP_THREADS)
+    wanted = max(1, target.cores * target.threads_per_core // max(rows, 1), GROUP_THREADS)
     if len(main_reductions(view)) > 1:
         row_bytes = vectors * target.vector_bytes
-        min_threads = -(-target.cores * THREADS_PER_CORE * row_bytes // target.cache_bytes)
+        min_threads = -(-target.cores * target.threads_per_core * row_bytes // target.cache_bytes)
         wanted = max(wanted, 1 << (min_threads - 1).bit_length())
     least = min(vectors, warp_threads(target))
     count = max(least, min(max(1, vectors // VECTORS_PER_THREAD), wanted))
@@ -329,7 +322,7 @@ def teams_for_rows(builder: GroupOptBuilder, threads: int, rows: int, slow: list
     variable."""
     if not slow:
         return 1
-    wanted = builder.target.cores * THREADS_PER_CORE // max(rows * threads, 1)
+    wanted = builder.target.cores * builder.target.threads_per_core // max(rows * threads, 1)
     most = min(wanted, min(builder.target.max_group_size, 1024) // threads)
     counted = [size_of(axis) for axis in slow if is_counted(axis)]
     return math.gcd(1 << max(0, most.bit_length() - 1), *counted) if most > 1 else 1
@@ -352,7 +345,7 @@ def share_columns(builder: GroupOptBuilder) -> None:
     view = builder.view
     loops = sorted(output_loops(view), key=lambda axis: step_of(axis, view.accesses))
     count = math.prod(size_of(loop) for loop in loops)
-    wanted = builder.target.cores * THREADS_PER_CORE
+    wanted = builder.target.cores * builder.target.threads_per_core
     sharing = min(32, max(1, wanted // max(count, 1)), builder.target.max_group_size)
     axes = [axis for node in view.reduces for axis in node.src[1:] if axis.arg.kind is AxisType.REDUCE]
     if sharing < 2 or len(view.reduces) != 1 or not axes:

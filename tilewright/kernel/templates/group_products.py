@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator
 from functools import partial
 
+from tilewright.base.costs import seconds_of
 from tilewright.base.records import NamedTuple
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
@@ -20,9 +21,17 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.contraction import match_contraction
 from tilewright.kernel.axes import KernelView, is_counted
-from tilewright.kernel.cost import contraction_clocks, repeated_clocks, seconds_of, single_copy_clocks
+from tilewright.kernel.cost import contraction_clocks, repeated_clocks, single_copy_clocks
 from tilewright.kernel.templates.group_builder import GroupOptBuilder, divisor, output_loops, step_of, tile_groups
-from tilewright.kernel.templates.group_memory import SHORT_ROW, steps_of
+from tilewright.kernel.templates.group_memory import steps_of
+from tilewright.kernel.templates.measured_groups import (
+    MAX_STAGED_ELEMENTS,
+    MIN_PRODUCT,
+    MIN_SIDE,
+    SHORT_ROW,
+    STAGED_DEPTH,
+    TILE_THREADS,
+)
 from tilewright.kernel.templates.narrow_products import (
     NarrowProduct,
     match_narrow_product,
@@ -34,61 +43,49 @@ from tilewright.kernel.transforms.stage import operands
 from tilewright.kernel.transforms.tensor_core import check_bulk, find_core
 from tilewright.kernel.transforms.tile_dot import plan_tiles
 
-# Threads of one side of a tile.
-TILE_THREADS = 16
-# Of fewer rows or columns tiles of tensor cores are mostly empty: whether that matters is estimated. Below this many
-# products altogether it always does.
-MIN_SIDE = 16
-MIN_PRODUCT = 1 << 18
-# Elements of a tile that a thread holds, beside what it stages.
-MAX_STAGED_ELEMENTS = 64
-# Iterations of the reduction that are staged at a time, preferred first.
-STAGED_DEPTH = (16, 8, 4)
-
 
 class Found(NamedTuple):
-    """What may compute a contraction: tensor cores with their estimates in clocks, registers, a tile of two loops."""
+    """What may compute a contraction, with estimates in clocks: tensor cores, registers, a tile of two loops. A product
+    of so few rows or columns that tiles of cores are mostly empty also has the clocks of loads that are `repeated`."""
 
     cores: list[tuple[float, Opt]]
     narrow: NarrowProduct | None
     pair: tuple[UOp, UOp] | None
+    repeated: float | None
 
 
 def match_product(view: KernelView) -> Found | None:
     narrow = match_narrow_product(view)
-    cores = usable_cores(view, narrow)
-    pair = product_axes(view) if not cores and narrow is None else None
-    return Found(cores, narrow, pair) if cores or narrow is not None or pair is not None else None
+    cores, repeated = usable_cores(view, narrow)
+    pair = product_axes(view) if narrow is None and (repeated is not None or not cores) else None
+    return Found(cores, narrow, pair, repeated) if cores or narrow is not None or pair is not None else None
 
 
 def product_plans(view: KernelView, found: Found) -> Iterator[Plan]:
-    """Registers are compared with the cores that take a product of few rows; local tiles are for what neither takes."""
-    cores, narrow, pair = found
+    cores, narrow, pair, repeated = found
     reason = "tiles of both operands are staged, and a tensor core multiplies them"
     for clocks, opt in cores:
         yield Plan(f"tensor core {opt.arg}", reason, partial(tuple, [opt]), partial(seconds_of, clocks, view.target))
+    estimate = None if repeated is None else partial(seconds_of, repeated, view.target)
     if narrow is not None:
         reason = "few rows and many columns: all rows of a few columns in registers"
         estimate = partial(seconds_of, narrow.clocks(view.target), view.target)
         yield Plan("registers", reason, partial(tile_groups, view, tile_narrow_product, narrow), estimate)
     elif pair is not None:
         reason = "two operands each miss an output loop: tiles of both in local memory"
-        yield Plan("local tiles", reason, partial(tile_groups, view, tile_product, *pair))
+        yield Plan("local tiles", reason, partial(tile_groups, view, tile_product, *pair), estimate)
+    elif estimate is not None:
+        yield Plan("repeated loads", "one operand is loaded again for each row of the other", None, estimate)
 
 
 # ---------------------------------------------------------------- tensor cores
 
 
-def choose_tensor_core(view: KernelView) -> Opt | None:
-    """The core with the least estimated time; None where none takes the kernel, or another plan takes less time."""
-    return min(usable_cores(view), key=lambda found: found[0], default=(0.0, None))[1]
-
-
-def usable_cores(view: KernelView, narrow: NarrowProduct | None = None) -> list[tuple[float, Opt]]:
-    """The cores that take the kernel, with their estimates. None where the kernel is not a contraction that a core
-    takes, or one so small that tiles would be mostly empty, or one of so few rows that a tile of registers takes less
-    time."""
+def usable_cores(view: KernelView, narrow: NarrowProduct | None) -> tuple[list[tuple[float, Opt]], float | None]:
+    """The cores that take the kernel, with their clocks; none where it is not a contraction, or so small that tiles
+    would be mostly empty. And the clocks of loads without tiles, where it has few rows or columns."""
     found: list[tuple[float, Opt]] = []
+    repeated: float | None = None
     for axis, name in TRANSFORMS[OptOps.TC].candidates(view):
         core = find_core(view.target, name)
         assert core is not None
@@ -97,23 +94,18 @@ def usable_cores(view: KernelView, narrow: NarrowProduct | None = None) -> list[
             continue
         rows, columns = contraction.rows, contraction.columns
         if rows * columns * contraction.length < MIN_PRODUCT:
-            return []
+            return [], None
         is_bulk = check_bulk(view, axis, core) is None
         if not is_bulk and core.rows * core.columns > MAX_STAGED_ELEMENTS * core.threads:
             continue
         clocks = contraction_clocks(contraction, core, view.target, is_bulk)
-        copied = 0.0
+        # Of a core that multiplies parts, nothing is copied while threads do something else.
         if not is_bulk and (narrow is not None or core.parts > 1):
-            copied = single_copy_clocks(plan_tiles(contraction, core), view.target)
-        if core.parts > 1:  # nothing is copied while threads do something else
-            clocks = max(clocks, copied)
-        if narrow is not None:
-            if max(clocks, copied) > narrow.clocks(view.target):
-                continue
-        elif min(rows, columns) < MIN_SIDE and clocks > repeated_clocks(contraction, core, view.target):
-            continue
+            clocks = max(clocks, single_copy_clocks(plan_tiles(contraction, core), view.target))
+        if narrow is None and min(rows, columns) < MIN_SIDE:
+            repeated = repeated_clocks(contraction, core, view.target)
         found.append((clocks, Opt(OptOps.TC, view.axes.index(axis), name)))
-    return found
+    return found, repeated
 
 
 # ---------------------------------------------------------------- products

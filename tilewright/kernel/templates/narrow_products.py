@@ -19,7 +19,8 @@ from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.contraction import Contraction, Operand, count, match_contraction
 from tilewright.kernel.axes import KernelView, stride
 from tilewright.kernel.templates.group_builder import GroupOptBuilder, warp_threads
-from tilewright.kernel.templates.group_memory import GROUP_THREADS, add_threads, fill_groups
+from tilewright.kernel.templates.group_memory import add_threads, fill_groups
+from tilewright.kernel.templates.measured_groups import GROUP_THREADS
 
 # The most rows; the most accumulators of a thread, and the columns that it has at most.
 MAX_ROWS = 16
@@ -31,9 +32,9 @@ MIN_THREADS_PER_CORE = 512
 MAX_UNROLLED = 9
 # Adjacent bytes of a thread's rows in a store.
 MIN_STORED_BYTES = 16
-# Loads and products of a warp that a core starts per clock. A load brings one line of memory, this many bytes for each
+# Loads of a warp that a core starts per clock. A load brings one line of memory, this many bytes for each
 # thread; one whose threads read further apart, as strided windows of an image do, is of several lines, and the most.
-_LOADS_PER_CLOCK, _PRODUCTS_PER_CLOCK = 1, 4
+_LOADS_PER_CLOCK = 1
 _THREAD_BYTES = 4
 MAX_LINES = 4
 
@@ -56,7 +57,7 @@ class NarrowProduct(NamedTuple):
         products = count(contraction.batch) * contraction.rows * contraction.columns * contraction.length
         rows = count(self.few.loops)
         loads = (rows + self.tile * self.lines) / (rows * self.tile)
-        per_product = loads / _LOADS_PER_CLOCK + 1 / _PRODUCTS_PER_CLOCK
+        per_product = loads / _LOADS_PER_CLOCK + 1 / target.products_per_clock
         return products * per_product / (warp_threads(target) * target.cores)
 
 

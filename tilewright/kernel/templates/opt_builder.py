@@ -13,11 +13,6 @@ from tilewright.kernel.transforms.swap import check_swap
 from tilewright.kernel.transforms.unroll import check_unroll
 from tilewright.kernel.transforms.upcast import check_upcast
 
-# Independent vectors, or accumulators, of a memory-bound loop, so that loads overlap.
-INDEPENDENT_VECTORS = 4
-# The largest stride along a vector axis that costs a few shuffles per vector, and not an instruction per lane.
-MAX_NEAR_STEP = 4
-
 
 class OptBuilder:
     """Applies every opt as it is chosen, so that the next choice sees the kernel after it."""
@@ -76,10 +71,11 @@ class OptBuilder:
         if size <= lanes:
             self.upcast(axis, size)
             return
-        amount = best_divisor(size, vectors * lanes, lanes)
+        few = self.target.independent_vectors
+        amount = best_divisor(size, vectors * lanes, lanes, few)
         if amount is None:
             axis = self.pad(axis, lanes if size < vectors * lanes else lanes * min(vectors, 2))
-            amount = best_divisor(size_of(axis), vectors * lanes, lanes)
+            amount = best_divisor(size_of(axis), vectors * lanes, lanes, few)
             assert amount is not None
         self.upcast(axis, amount)
 
@@ -95,12 +91,13 @@ class OptBuilder:
         self.upcast(axis, amount)
 
 
-def best_divisor(size: int, most: int, lanes: int) -> int | None:
-    """The largest divisor of `size` up to `most` that fills whole registers; else whole half registers; else None."""
+def best_divisor(size: int, most: int, lanes: int, independent: int) -> int | None:
+    """The largest divisor of `size` up to `most` that fills whole registers; else whole half registers; else None. A
+    tile of `independent` vectors has registers to spare."""
     for amount in range(most - most % lanes, 0, -lanes):
         if size % amount == 0:
             return amount
     half = max(1, lanes // 2)
     # A half takes a whole register. A small tile is one that reuses its loads, and has no register to spare.
-    halves = most // half if most >= INDEPENDENT_VECTORS * lanes else most // lanes
+    halves = most // half if most >= independent * lanes else most // lanes
     return next((count * half for count in range(halves, 0, -1) if half >= 4 and size % (count * half) == 0), None)

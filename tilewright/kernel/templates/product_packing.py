@@ -13,15 +13,10 @@ from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.dot_terms import product_dots, term_axis
 from tilewright.kernel.analysis.versions import is_injective
 from tilewright.kernel.axes import KernelView, stride
-from tilewright.kernel.templates.opt_builder import MAX_NEAR_STEP
+from tilewright.kernel.templates.measured import MAX_NEAR_STEP, MIN_PACKED_ROWS, WHOLE_SHARE
 from tilewright.kernel.templates.product_match import Product, factors_of
 from tilewright.kernel.templates.product_nest import Nest
 from tilewright.kernel.transforms.stage import apply_stage, check_stage, operands
-
-# Fewer rows reuse an element of the right factor too rarely to pay for packing it.
-MIN_PACKED_ROWS = 32
-# A factor that is packed whole takes at most 1/WHOLE_SHARE of the memory for panels.
-WHOLE_SHARE = 2
 
 
 class PackedNest(Nest):

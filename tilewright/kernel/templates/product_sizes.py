@@ -5,43 +5,27 @@ opts."""
 from __future__ import annotations
 
 from tilewright.base.records import NamedTuple
-from tilewright.kernel.templates.dot_tiles import HIGH_UTILISATION, utilisation
-
-# Rows of a tile, which are read in place, one stream each. Where their stride leaves an L1 room for fewer lines than
-# that, lines displace one another, so there are fewer; tiles of less than MIN_TILE_ROWS load more than that costs.
-MAX_ROWS = 8
-MIN_TILE_ROWS = 4
-MAX_VECTORS = 4
-# Independent accumulators that hide the latency of a multiply-add.
-MIN_SUMS = 8
-# The cost of an iteration of the sum beside the multiplications of a tile, in multiplications (measured): of the loop,
-# of a load for a row, and of a load for a vector of columns.
-STEP_COST = 4.0
-ROW_COST = 0.3
-VECTOR_COST = 0.5
-# The cost of packing rows, where the last tile is masked.
-PACKED_ROWS_COST = 0.3
-# The cost of copying a vector of rows, and of one whose length is not a power of two: it is copied in parts.
-COPY_COST = 0.5
-PARTS_COPY_COST = 1.0
-# The cost of packing a vector of columns, in multiplications of it by a row; and the fewest rows that repay it.
-PACKING_COST = 16.0
-MIN_PART_ROWS = 32
-MIN_CACHED_ROWS = 256
-# The shortest block of a sum whose accumulators are spilled between blocks.
-MIN_SUM_BLOCK = 256
-# A block that does not divide its sum has a multiple of this length, to be unrolled and copied in vectors.
-SUM_BLOCK_STEP = 16
-# The cost of reading all panels of the right factor once more, for a block of rows, in multiplications of a tile.
-BLOCK_COST = 0.3
-# Blocks per core, so that others take over the blocks of a core that is late; and blocks of columns per core, where
-# each takes long.
-MIN_PARTS = 2
-COLUMN_PARTS = 4
-# One tile in this many may be padding, where that makes wide blocks.
-MAX_PADDING = 16
-# Parts of the rows per core: each of them packs the right factor again.
-MAX_PARTS = 2
+from tilewright.kernel.templates.dot_tiles import utilisation
+from tilewright.kernel.templates.measured import (
+    BLOCK_COST,
+    BROADCAST_COST,
+    COPY_COST,
+    HIGH_UTILISATION,
+    LOAD_COST,
+    LOOP_COST,
+    MAX_PADDING,
+    MAX_VECTORS,
+    MIN_CACHED_ROWS,
+    MIN_PACKED_ROWS,
+    MIN_SUM_BLOCK,
+    MIN_SUMS,
+    PACKED_ROWS_COST,
+    PACKING_COST,
+    PARTS_COPY_COST,
+    PARTS_PER_CORE,
+    REPACKED_PARTS,
+    SUM_BLOCK_STEP,
+)
 
 
 class Tile(NamedTuple):
@@ -54,11 +38,11 @@ def choose_tile(
     columns: int,
     lanes: int,
     registers: int,
+    max_rows: int,
     sets: int = 1,
     are_copied: bool = False,
     cores: int = 1,
     may_overlap: bool = False,
-    max_rows: int = MAX_ROWS,
 ) -> Tile:
     """The tile of least cost: of work beyond the edges, of loads, and of idle cores. A sum of sums needs two `sets` of
     accumulators. Where rows `are_copied`, those of a tile are one vector. Tiles that `may_overlap` need no packed rows,
@@ -73,10 +57,10 @@ def choose_tile(
         again = PACKING_COST * (parts - 1) / rows
         idle = max(1.0, MIN_SUMS / (tile.rows * tile.vectors))
         copy_cost = PARTS_COPY_COST if tile.rows & (tile.rows - 1) else COPY_COST
-        row_cost = ROW_COST + copy_cost * are_copied
+        row_cost = BROADCAST_COST + copy_cost * are_copied
         packed = PACKED_ROWS_COST if rows % tile.rows and not (may_overlap and shared >= HIGH_UTILISATION) else 0.0
-        step = STEP_COST / (tile.rows * tile.vectors)
-        return computed * idle * (1 + again + packed + step + row_cost / tile.rows + VECTOR_COST / tile.vectors)
+        step = LOOP_COST / (tile.rows * tile.vectors)
+        return computed * idle * (1 + again + packed + step + row_cost / tile.rows + LOAD_COST / tile.vectors)
 
     # Registers hold the accumulators, one row of the panel and one scalar.
     tiles = [
@@ -88,7 +72,7 @@ def choose_tile(
     return min(tiles, key=cost)
 
 
-def best_block(tiles: int, most: int, cores: int, parts: int = MIN_PARTS) -> int:
+def best_block(tiles: int, most: int, cores: int, parts: int = REPACKED_PARTS) -> int:
     """Tiles in a block: the largest divisor up to `most` that leaves `parts` blocks per core, where there are that
     many, and a high utilisation."""
     fitting = [amount for amount in range(1, max(1, min(most, tiles)) + 1) if tiles % amount == 0]
@@ -100,7 +84,7 @@ def padded_block(tiles: int, most: int, amount: int, cores: int) -> int:
     """Tiles in a block of at most `most` where `amount`, the best divisor, is a small part of that, as of a prime
     number of tiles: the largest number of which few tiles of padding make whole blocks, with a high utilisation where
     any has one. A narrow block writes a piece of each row on a page of its own."""
-    wanted = range(2 * amount, min(most, tiles // (COLUMN_PARTS * cores)) + 1)
+    wanted = range(2 * amount, min(most, tiles // (PARTS_PER_CORE * cores)) + 1)
     usable = [n for n in wanted if MAX_PADDING * (padded(tiles, n) - tiles) <= tiles]
 
     def worth(n: int) -> tuple[float, int]:
@@ -122,8 +106,8 @@ def best_sum_block(depth: int, most: int) -> int | None:
 
 def row_parts(rows: int, parts: int, cores: int) -> int:
     """How many parts of the rows, times `parts` of other loops, keep the cores busy: the fewest with a high
-    utilisation, else those with the highest. They divide the rows and have at least MIN_PART_ROWS of them."""
-    amounts = [1, *(n for n in range(2, min(rows // MIN_PART_ROWS, MAX_PARTS * cores) + 1) if rows % n == 0)]
+    utilisation, else those with the highest. They divide the rows and have at least MIN_PACKED_ROWS of them."""
+    amounts = [1, *(n for n in range(2, min(rows // MIN_PACKED_ROWS, REPACKED_PARTS * cores) + 1) if rows % n == 0)]
     return max(amounts, key=lambda amount: (min(utilisation(parts * amount, cores), HIGH_UTILISATION), -amount))
 
 
@@ -131,7 +115,7 @@ def row_blocks(rows: int, tile: int, most: int, cores: int, max_task_rows: int |
     """Tasks, blocks of rows in all tasks, and tiles of a block, where each task packs the right factor and each block
     its rows, up to `most` of them. Tasks have equal numbers of blocks. A task whose accumulators are spilled has at
     most `max_task_rows` rows, in several blocks: the accumulators of a single block are not spilled."""
-    tasks = max(2, min(MIN_PARTS * cores, max(cores, rows // MIN_CACHED_ROWS), rows // MIN_PART_ROWS))
+    tasks = max(2, min(REPACKED_PARTS * cores, max(cores, rows // MIN_CACHED_ROWS), rows // MIN_PACKED_ROWS))
     parts = tasks
     if max_task_rows is not None:
         tasks = max(tasks, -(-rows // max_task_rows))

@@ -27,18 +27,34 @@ from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.analysis.dot_terms import product_dots
 from tilewright.kernel.axes import ADDED_ID, KernelView, is_counted, stride
-from tilewright.kernel.templates.dot_tiles import HIGH_UTILISATION, MIN_VECTORS, choose_dot_opts, utilisation
+from tilewright.kernel.templates.dot_tiles import choose_dot_opts, utilisation
+from tilewright.kernel.templates.measured import (
+    ACCUMULATOR_SHARE,
+    HIGH_UTILISATION,
+    LONG_SHARE,
+    LONG_TASK,
+    MAX_ROW_PARTS,
+    MAX_VECTORS,
+    MIN_DOT_VECTORS,
+    MIN_LANES,
+    MIN_PACKED_ROWS,
+    MIN_PRODUCTS,
+    MIN_ROW_VECTORS,
+    MIN_SHARED,
+    MIN_TILE_ROWS,
+    MIN_TILED_ROWS,
+    OPERAND_REGISTERS,
+    PANEL_SHARE,
+    PARTS_PER_CORE,
+    REPACKED_PARTS,
+    SHORT_SUM,
+    STEPS,
+    WHOLE_SHARE,
+)
 from tilewright.kernel.templates.product_match import Product, factors_of, find_product, own_axes, sum_dtype
 from tilewright.kernel.templates.product_nest import ROWS_OUTSIDE
-from tilewright.kernel.templates.product_packing import MIN_PACKED_ROWS, WHOLE_SHARE, PackedNest
+from tilewright.kernel.templates.product_packing import PackedNest
 from tilewright.kernel.templates.product_sizes import (
-    COLUMN_PARTS,
-    MAX_PARTS,
-    MAX_ROWS,
-    MAX_VECTORS,
-    MIN_PART_ROWS,
-    MIN_PARTS,
-    MIN_TILE_ROWS,
     Tile,
     best_block,
     best_sum_block,
@@ -54,37 +70,6 @@ from tilewright.kernel.templates.template import Opts, Plan, Template
 from tilewright.kernel.transforms.block import check_block, check_overlap
 from tilewright.kernel.transforms.spill import check_spill
 from tilewright.kernel.transforms.thread import check_thread
-
-# Multiplications below which tiles of several rows gain nothing; and below which threads and packing cost more than
-# they save.
-MIN_PRODUCTS = 1 << 16
-MIN_SHARED = 1 << 20
-# Multiplications of a long task: each core gets several of these, so that others take over those of a core that is
-# late. Shorter tasks stay with the core whose cache has their factors: 16 products of 256 take 10 % less on 16 cores.
-LONG_TASK = 1 << 25
-# Fewer rows reuse an element of the right factor too rarely to pay for tiles of rows.
-MIN_ROWS = 8
-# The shortest sum of dot products, in vectors, of so few rows that nothing else would be reused.
-MIN_ROW_VECTORS = 4
-# The fraction of a register that the columns must fill.
-MIN_LANES = 0.5
-# The longest sum whose results take longer to be written than to be added up, and the most parts of the rows that each
-# pack the right factor for one core.
-SHORT_SUM = 64
-MAX_ROW_PARTS = 8
-# A sum of this length leaves its outer sum time to be spilled.
-LONG_SUM = 64
-# One packed panel takes 1/PANEL_SHARE of a core's cache: another panel, streamed data and a second hardware thread of
-# the core need room too.
-PANEL_SHARE = 4
-# A sum is taken in blocks where its panel is larger than 1/LONG_SHARE of a core's cache.
-LONG_SHARE = 2
-# Accumulators of all rows of a task take at most 1/SPILL_SHARE of the memory for panels.
-SPILL_SHARE = 4
-# Registers for the offset of a factor, where a dot-product instruction needs one.
-OFFSET_REGISTERS = 4
-# Unroll factors of the sum, preferred first.
-STEPS = (2, 3)
 
 
 def match_factors(view: KernelView) -> list[UOp] | None:
@@ -107,8 +92,8 @@ def product_plans(view: KernelView, accesses: list[UOp]) -> Iterator[Plan]:
         yield Plan("streamed", reason, lambda: choose_streamed_opts(view, *product[:4]))
         reason = "few rows, stride 1 along the sum: a tile of dot products"
         yield Plan("dot products", reason, lambda: _choose_few_rows(view, product, lanes))
-    if size_of(product.rows) >= MIN_ROWS or stride(product.right, product.columns) != 1:
-        reason = "a sum of products of rows and columns: a tile of accumulators in registers, factors packed"
+    if size_of(product.rows) >= MIN_TILED_ROWS or stride(product.right, product.columns) != 1:
+        reason = "a sum of products of rows and columns: a tile of accumulators in registers, large factors packed"
         yield Plan("packed panels", reason, lambda: _PackedProduct(view, product).choose())
 
 
@@ -117,7 +102,7 @@ def _choose_dots(view: KernelView, accesses: list[UOp], lanes: int) -> Opts | No
     dots = product_dots(view)
     lanes *= max((dot.instruction.terms for dot in dots), default=1)
     # Few columns: a sum of any length is reduced to a scalar for each result, by a tile as by single rows.
-    vectors = MIN_VECTORS if dots or len(view.reduce_axes) > 1 else 1
+    vectors = MIN_DOT_VECTORS if dots or len(view.reduce_axes) > 1 else 1
     rows = own_axes(view, left, right)
     columns = [axis for axis in own_axes(view, right, left) if size_of(axis) > 1]
     return choose_dot_opts(view, rows, columns, left, right, lanes, vectors)
@@ -125,7 +110,7 @@ def _choose_dots(view: KernelView, accesses: list[UOp], lanes: int) -> Opts | No
 
 def _choose_few_rows(view: KernelView, product: Product, lanes: int) -> tuple[Opt, ...] | None:
     """Dot products of few rows with those of a matrix: to pack it would cost more than to multiply."""
-    vectors = MIN_VECTORS if size_of(product.rows) >= MIN_ROWS else MIN_ROW_VECTORS
+    vectors = MIN_DOT_VECTORS if size_of(product.rows) >= MIN_TILED_ROWS else MIN_ROW_VECTORS
     return choose_dot_opts(view, [product.rows], [product.columns], product.left, product.right, lanes, vectors)
 
 
@@ -147,17 +132,17 @@ class _PackedProduct(PackedNest):
         lanes = self.target.lanes(sum_dtype(self.view))
         inner = math.prod(size_of(axis) for axis in self.view.reduces[0].src[1:])
         # Beside a long inner sum, the accumulators of the outer one may be spilled.
-        sets, registers = 1 if inner >= LONG_SUM else len(self.view.reduces), self.target.vector_registers
+        sets, registers = 1 if inner >= SHORT_SUM else len(self.view.reduces), self.target.vector_registers
         if self.dot is not None and self.dot.offset is not None:
-            registers -= OFFSET_REGISTERS
+            registers -= OPERAND_REGISTERS
         is_alone = all(axis in (rows, columns) for axis in self.view.of_kind(AxisType.LOOP))
         cores = self.target.cores if is_alone else 1
         may_overlap = not self.has_neighbouring_rows() and check_overlap(self.view, rows) is None
         self.sum_block = self._choose_sum_block(lanes) if may_overlap else None
         sharing = (self.has_neighbouring_rows(), cores, may_overlap)
         lines = self.target.l1_lines(abs(stride(self.product.left, rows) or 0) * self.product.left.dtype.itemsize)
-        max_rows = min(MAX_ROWS, max(MIN_TILE_ROWS, lines))
-        tile = choose_tile(size_of(rows), size_of(columns), lanes, registers, sets, *sharing, max_rows)
+        max_rows = min(self.target.read_streams, max(MIN_TILE_ROWS, lines))
+        tile = choose_tile(size_of(rows), size_of(columns), lanes, registers, max_rows, sets, *sharing)
         if self._packs_blocks_of_rows(lanes, tile.vectors * lanes):
             return self._choose_rows_outside(tile, tile.vectors * lanes)
         is_by_rows = False
@@ -167,7 +152,7 @@ class _PackedProduct(PackedNest):
         if tiles > 1:
             most = room // width if self.sum_block is None else 1
             is_by_rows = may_overlap and self._is_by_rows(tiles, most)
-            amount = tiles if is_by_rows else best_block(tiles, most, self.target.cores, COLUMN_PARTS)
+            amount = tiles if is_by_rows else best_block(tiles, most, self.target.cores, PARTS_PER_CORE)
             if self.depth <= SHORT_SUM and not is_by_rows:
                 amount = padded_block(tiles, most, amount, self.target.cores)
                 columns = columns if tiles % amount == 0 else self.pad(columns, amount * width)
@@ -213,9 +198,9 @@ class _PackedProduct(PackedNest):
         # A left factor that is packed whole is packed in each part of the blocks of columns, where they have parts.
         tiles = padded(columns, width) // width
         most = self.target.core_cache_bytes // PANEL_SHARE // (self.depth * self.itemsize * width)
-        blocks = tiles // best_block(tiles, most, self.target.cores, COLUMN_PARTS)
-        has_parts = any(blocks % n == 0 for n in range(2, MAX_PARTS * self.target.cores + 1))
-        return rows > room // self.depth or (not has_parts and rows >= MIN_PARTS * MIN_PART_ROWS)
+        blocks = tiles // best_block(tiles, most, self.target.cores, PARTS_PER_CORE)
+        has_parts = any(blocks % n == 0 for n in range(2, REPACKED_PARTS * self.target.cores + 1))
+        return rows > room // self.depth or (not has_parts and rows >= REPACKED_PARTS * MIN_PACKED_ROWS)
 
     def _choose_rows_outside(self, tile: Tile, width: int) -> tuple[Opt, ...]:
         """Each task packs the right factor once; a block of rows is packed once, for all columns:
@@ -224,7 +209,7 @@ class _PackedProduct(PackedNest):
         rows, columns = self.product.rows, self.product.columns
         room = self.target.core_cache_bytes // PANEL_SHARE // ((self.sum_block or self.depth) * self.itemsize)
         spilled = padded(size_of(columns), width) * self.itemsize
-        most = None if self.sum_block is None else max(1, self.target.max_local_bytes // SPILL_SHARE // spilled)
+        most = None if self.sum_block is None else max(1, self.target.max_local_bytes // ACCUMULATOR_SHARE // spilled)
         tasks, blocks, tiles = row_blocks(size_of(rows), tile.rows, room, self.target.cores, most)
         self.cut("columns", columns, width)
         self.cut("rows", self.pad(rows, blocks * tiles * tile.rows), tile.rows)
@@ -284,7 +269,7 @@ class _PackedProduct(PackedNest):
         for name in [name for name in self.loops if name not in ("blocks of rows", "rows", "columns")]:
             # A whole left factor is packed once in each task.
             amount = self._best_parts(name) if self.is_whole else size_of(self.loops[name])
-            wanted = COLUMN_PARTS * cores if self.products >= LONG_TASK * parts else cores
+            wanted = PARTS_PER_CORE * cores if self.products >= LONG_TASK * parts else cores
             is_enough = parts >= wanted and utilisation(parts, cores) >= HIGH_UTILISATION
             if not is_enough and self._is_sharable(name, amount):
                 shared[name], parts = amount, parts * amount
@@ -301,7 +286,7 @@ class _PackedProduct(PackedNest):
         spilled, a part has several rows: a single one would not be spilled, which changes the order of additions, and
         that must not depend on the number of cores."""
         size, cores = size_of(self.loops[name]) if name in self.loops else 1, self.target.cores
-        most = min(size if self.sum_block is None else size // 2, MAX_PARTS * cores)
+        most = min(size if self.sum_block is None else size // 2, REPACKED_PARTS * cores)
         amounts = [n for n in range(2, most + 1) if size % n == 0]
         return max(amounts, key=lambda n: (min(utilisation(n, cores), HIGH_UTILISATION), -n), default=1)
 

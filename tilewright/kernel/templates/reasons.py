@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from tilewright.base.costs import seconds_of
 from tilewright.base.errors import KernelOptError
 from tilewright.base.events import emit
 from tilewright.graph.ops import AxisType
@@ -12,6 +13,7 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.axes import KernelView, is_counted, stride, view_kernel
+from tilewright.kernel.cost import least_clocks
 from tilewright.kernel.templates.template import Choice
 
 MEANINGS = {
@@ -31,9 +33,12 @@ MEANINGS = {
 }
 
 
-def explain_choice(choice: Choice) -> str:
-    """The template, the plan and its reason, and what the plan was compared with."""
+def explain_choice(choice: Choice, view: KernelView) -> str:
+    """The template, the plan and its reason, what the plan was compared with, and what no plan can be faster than."""
+    memory, arithmetic = (seconds_of(clocks, view.target) for clocks in least_clocks(view))
+    bound = "memory" if memory >= arithmetic else "arithmetic"
     text = f"template {choice.template}, plan {choice.plan.name}: {choice.plan.reason}"
+    text += f"; {bound} takes {max(memory, arithmetic) * 1e6:.3g} us at least"
     estimates = [f"{each.plan.name} {each.seconds * 1e6:.3g} us" for each in choice.considered if each.seconds]
     others = [each.plan.name for each in choice.considered if not each.seconds and each.plan is not choice.plan]
     considered = [*estimates, *others]

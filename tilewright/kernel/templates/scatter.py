@@ -1,49 +1,45 @@
-"""Opts for sums by index: scatter, the gradient of a gather, the last writer of an element. In: a kernel for a target.
-Out: SCATTER and the opts that parallelise it, or None where comparing every output with every term takes less time.
+"""Sums by index: scatter, the gradient of a gather, the last writer of an element. In: a kernel for a target. Out: a
+plan with SCATTER and the opts that parallelise it, beside that of comparing every output with every term.
 
 The terms of an output are combined in their order in either case: the choice does not change results."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from functools import partial
 
+from tilewright.base.costs import seconds_of
+from tilewright.base.records import NamedTuple
 from tilewright.graph.ops import AxisType
-from tilewright.graph.records import Opt, OptOps
+from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.dependence import check_cores
 from tilewright.kernel.axes import KernelView, is_counted, stride
-from tilewright.kernel.templates.opt_builder import INDEPENDENT_VECTORS, OptBuilder
-from tilewright.kernel.templates.template import Plan, Template
+from tilewright.kernel.templates.group_builder import warp_threads
+from tilewright.kernel.templates.measured import (
+    COMPARISONS_PER_ELEMENT,
+    COMPARISONS_PER_TERM,
+    MASKED_ELEMENT,
+    MIN_BLOCK,
+    MIN_SHARED_VECTORS,
+    PARTS_PER_CORE,
+)
+from tilewright.kernel.templates.measured_groups import (
+    GROUP_THREADS,
+    MIN_ADJACENT,
+    MIN_OUTPUTS,
+    STEPS_PER_TERM,
+    STEPS_PER_UPDATE,
+    STEPS_TO_FILL,
+    STEPS_TO_FILL_TOGETHER,
+)
+from tilewright.kernel.templates.opt_builder import OptBuilder
+from tilewright.kernel.templates.template import Opts, Plan, Template
 from tilewright.kernel.transforms.distribute import check_distribute
 from tilewright.kernel.transforms.local import check_local
 from tilewright.kernel.transforms.scatter import Terms, check_scatter, match_terms
-
-# The cost of one indexed read-modify-write, in vector comparisons: of a term whose row is a loop of vectors, with the
-# start of that loop; and of an element that has an output of its own (measured: 1.7 ns, where a comparison takes 1).
-COMPARISONS_PER_TERM = 32
-COMPARISONS_PER_ELEMENT = 2
-# Maximum blocks per core of a row that is divided among cores, and minimum elements of a block.
-BLOCKS_PER_CORE = 4
-MIN_BLOCK = 4
-# The cost of an element that has an output of its own and a mask, in such elements without one.
-MASKED_ELEMENT = 2
-# With rows of fewer vectors, cores that each skip the others' terms are no faster than one core.
-MIN_VECTORS = 4
-# On a target with work-groups: comparisons that a core does in one step, which also load a row's value; the steps of a
-# thread for a term of another part, for a term of its own, which it loads, changes and stores, and to fill an output,
-# alone or beside threads whose outputs are adjacent; and the threads per core that loop over the terms, as each of them
-# reads all terms.
-COMPARISONS_PER_CORE = 32
-STEPS_PER_TERM = 64
-STEPS_PER_UPDATE = 600
-STEPS_TO_FILL = 64
-STEPS_TO_FILL_TOGETHER = 4
-MIN_ADJACENT = 8
-WALKING_THREADS = 256
-GROUP_THREADS = 256
-# Parts of fewer outputs are not worth reading all terms for.
-MIN_OUTPUTS = 16
 
 
 def match_scatter(view: KernelView) -> UOp | None:
@@ -52,21 +48,40 @@ def match_scatter(view: KernelView) -> UOp | None:
     return next((axis for axis in loops if check_scatter(view, axis, 1) is None), None)
 
 
-def scatter_plans(view: KernelView, axis: UOp) -> tuple[Plan, ...]:
-    share = share_among_groups if view.target.has_local else share_among_cores
+def scatter_plans(view: KernelView, axis: UOp) -> Iterator[Plan]:
+    """A loop over the terms, beside comparisons of every output with every term, which other templates make."""
+    if view.target.has_local:
+        parts = wanted_parts(view, axis)
+        looped = loop_clocks_of_groups(view, axis, parts)
+        make = partial(share_among_groups, view, axis, parts)
+    else:
+        shares = shares_of(view, axis)
+        looped = loop_clocks_of_cores(view, shares)
+        make = partial(share_among_cores, view, axis, shares)
+    # On cores, what is compared for the last term has to be gathered, element by element.
+    if view.target.has_local or all(terms.op is not None for terms in terms_of(view, axis)):
+        compared = compared_clocks(view, axis)
+        reason = "every output is compared with every term"
+        yield Plan("comparisons", reason, None, partial(seconds_of, compared, view.target))
     reason = "stores at computed indices: a loop over the terms, each added to its output"
-    return (Plan("loop over terms", reason, lambda: share(view, axis)),)
+    yield Plan("loop over terms", reason, make, partial(seconds_of, looped, view.target))
+
+
+def compared_clocks(view: KernelView, axis: UOp) -> float:
+    """Vectors of comparisons on cores, and as many as a core of threads does at a time."""
+    terms = max(math.prod(map(size_of, reduce.src[1:])) for reduce in view.reduces)
+    columns = columns_of(view, axis)
+    if view.target.has_local:
+        outputs = math.prod(map(size_of, columns)) * size_of(axis)
+        return outputs * terms // (view.target.cores * warp_threads(view.target))
+    shares = shares_of(view, axis)
+    return terms * (size_of(axis) * shares.width // shares.lanes)
 
 
 def shared_loops(view: KernelView) -> list[UOp]:
     """The loops that may be parallel."""
     loops = [loop for loop in view.of_kind(AxisType.LOOP) if is_counted(loop)]
     return [loop for loop in loops if check_cores(view, loop) is None]
-
-
-def takes_longer(compared: int, walked: int) -> bool:
-    """Whether comparing every output with a term costs more than the loop over the terms. Tests replace this."""
-    return compared > walked
 
 
 def columns_of(view: KernelView, axis: UOp) -> list[UOp]:
@@ -86,26 +101,45 @@ def divisor(axis: UOp, most: int) -> int:
 # ---------------------------------------------------------------- cores
 
 
-def share_among_cores(view: KernelView, axis: UOp) -> tuple[Opt, ...] | None:
-    """Vectors along the columns; a core for each part of the outputs, or for other loops that are long enough."""
-    target = view.target
+class Shares(NamedTuple):
+    """How cores may share a sum by index: `row` is the loop of contiguous columns, `width` elements long, and `others`
+    counts the iterations of all other columns. Where the index depends on the row's loop, every lane has its own
+    output, and lanes are handled one by one: it `is_spread`. Cores may each take a part of the outputs where a row has
+    enough vectors."""
+
+    row: UOp | None
+    width: int
+    lanes: int
+    others: int
+    is_spread: bool
+    has_parts: bool
+
+
+def shares_of(view: KernelView, axis: UOp) -> Shares:
     columns = columns_of(view, axis)
-    lanes = min(target.lanes(store.dtype) for store in view.stores)
+    lanes = min(view.target.lanes(store.dtype) for store in view.stores)
     row = columns[-1] if columns and all(stride(store, columns[-1]) == 1 for store in view.stores) else None
     width = size_of(row) if row is not None else 1
-    # Where the index depends on the row's loop, every lane has its own output, and lanes are handled one by one.
     is_spread = row is not None and any(row in terms.output_index.ranges for terms in terms_of(view, axis))
-    vectors = 1 if is_spread else -(-width // lanes)
     others = math.prod(map(size_of, columns)) // width
-    has_parts = vectors >= MIN_VECTORS and others < target.cores
-    is_shared = has_parts or is_spread or others >= target.cores
+    has_parts = not is_spread and -(-width // lanes) >= MIN_SHARED_VECTORS and others < view.target.cores
+    return Shares(row, width, lanes, others, is_spread, has_parts)
+
+
+def loop_clocks_of_cores(view: KernelView, shares: Shares) -> float:
+    """In vectors of comparisons, all cores beside each other or one of them alone."""
+    row, width, lanes, others, is_spread, has_parts = shares
+    terms = max(math.prod(map(size_of, reduce.src[1:])) for reduce in view.reduces)
     is_vector = row is not None and not is_spread
-    term = COMPARISONS_PER_TERM + 2 * vectors if is_vector else COMPARISONS_PER_ELEMENT * width
-    walked = term * (1 if is_shared else target.cores)
-    # What is compared for the last term has to be gathered, element by element.
-    is_last = any(terms.op is None for terms in terms_of(view, axis))
-    if not is_last and not takes_longer(size_of(axis) * width // lanes, walked):
-        return None
+    term = COMPARISONS_PER_TERM + 2 * -(-width // lanes) if is_vector else COMPARISONS_PER_ELEMENT * width
+    is_shared = has_parts or is_spread or others >= view.target.cores
+    return terms * term * (1 if is_shared else view.target.cores)
+
+
+def share_among_cores(view: KernelView, axis: UOp, shares: Shares) -> Opts:
+    """Vectors along the columns; a core for each part of the outputs, or for other loops that are long enough."""
+    target = view.target
+    row, _, lanes, others, is_spread, has_parts = shares
     builder = OptBuilder(view)
     parts = max(1, min(target.cores, size_of(axis) // MIN_OUTPUTS)) if has_parts else 1
     builder.apply(OptOps.SCATTER, axis, parts)
@@ -128,7 +162,7 @@ def block_for_cores(builder: OptBuilder, row: UOp, lanes: int, is_spread: bool) 
     cores, unit = builder.target.cores, MIN_BLOCK if is_spread else lanes
     if cores == 1 or size_of(row) < cores * unit:
         return row
-    counts = range(cores, BLOCKS_PER_CORE * cores + 1)
+    counts = range(cores, PARTS_PER_CORE * cores + 1)
     count = next((n for n in counts if size_of(row) % (n if is_spread else n * lanes) == 0), None)
     if count is None and is_spread and cores <= MASKED_ELEMENT:
         return row
@@ -148,7 +182,7 @@ def vectorise_nests(builder: OptBuilder, lanes: int) -> None:
         if found is None:
             return
         done.add(found)
-        builder.vectorise(found, INDEPENDENT_VECTORS, lanes)
+        builder.vectorise(found, view.target.independent_vectors, lanes)
         done.update(loop for loop in builder.view.axes if loop.arg.id[: len(found.arg.id)] == found.arg.id)
 
 
@@ -167,22 +201,25 @@ def terms_of(view: KernelView, axis: UOp) -> list[Terms]:
 # ---------------------------------------------------------------- work-groups
 
 
-def share_among_groups(view: KernelView, axis: UOp) -> tuple[Opt, ...] | None:
-    """A thread for each column of each part of the outputs, adjacent threads on adjacent columns. Comparing has a
-    thread for each output, and takes no longer as long as its comparisons are few. A part along memory is filled by
-    one thread, whose stores are not those of its neighbours."""
-    columns = columns_of(view, axis)
-    threads = math.prod(map(size_of, columns))
+def wanted_parts(view: KernelView, axis: UOp) -> int:
+    """Parts of the outputs with which enough threads loop over the terms."""
+    threads = math.prod(map(size_of, columns_of(view, axis)))
+    return min(view.target.cores * GROUP_THREADS // threads, size_of(axis) // MIN_OUTPUTS)
+
+
+def loop_clocks_of_groups(view: KernelView, axis: UOp, wanted: int) -> float:
+    """Every thread reads all terms, and changes those of its part. A part along memory is filled by one thread, whose
+    stores are not those of its neighbours."""
+    outputs = math.prod(map(size_of, columns_of(view, axis))) * size_of(axis)
     terms = max(math.prod(map(size_of, reduce.src[1:])) for reduce in view.reduces)
-    outputs = threads * size_of(axis)
-    compared = outputs * terms // (view.target.cores * COMPARISONS_PER_CORE)
-    wanted = min(view.target.cores * WALKING_THREADS // threads, size_of(axis) // MIN_OUTPUTS)
     adjacent = min(abs(stride(store, axis) or 1) for store in view.stores)
     fill = STEPS_TO_FILL_TOGETHER if adjacent >= MIN_ADJACENT else STEPS_TO_FILL
-    filled = outputs // (view.target.cores * WALKING_THREADS) * fill
-    looped = terms * STEPS_PER_TERM + terms // max(1, wanted) * STEPS_PER_UPDATE
-    if not takes_longer(compared, looped + filled):
-        return None
+    filled = outputs // (view.target.cores * GROUP_THREADS) * fill
+    return terms * STEPS_PER_TERM + terms // max(1, wanted) * STEPS_PER_UPDATE + filled
+
+
+def share_among_groups(view: KernelView, axis: UOp, wanted: int) -> Opts:
+    """A thread for each column of each part of the outputs, adjacent threads on adjacent columns."""
     builder = OptBuilder(view)
     builder.apply(OptOps.SCATTER, axis, part_count(view, axis, wanted))
     room = min(GROUP_THREADS, view.target.max_group_size)

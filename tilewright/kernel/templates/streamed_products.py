@@ -25,21 +25,13 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import KernelView, stride
 from tilewright.kernel.templates.dot_tiles import utilisation
+from tilewright.kernel.templates.measured import MIN_STREAMED, MIN_TILES, PARTS_PER_CORE, SPILL_SHARE
 from tilewright.kernel.templates.product_nest import Nest
 from tilewright.kernel.templates.product_sizes import choose_tile, padded
 from tilewright.kernel.transforms.block import check_block, check_overlap
 from tilewright.kernel.transforms.pad import check_pad
 from tilewright.kernel.transforms.spill import check_spill
 from tilewright.kernel.transforms.thread import check_thread
-
-# Tiles in a part of the columns: with a single one there is no loop that the blocks of the sum are outside of.
-MIN_TILES = 2
-# Parts of the columns for each core, so that others take over those of a core that is late.
-PARTS_PER_CORE = 4
-# Multiplications below which threads cost more than they save.
-MIN_SHARED = 1 << 18
-# The fraction of a core's cache for spilled accumulators: the matrix passes through it as well.
-SPILL_SHARE = 2
 
 
 def choose_streamed_opts(view: KernelView, left: UOp, right: UOp, rows: UOp, columns: UOp) -> tuple[Opt, ...] | None:
@@ -49,7 +41,8 @@ def choose_streamed_opts(view: KernelView, left: UOp, right: UOp, rows: UOp, col
     summed, lanes = view.reduces[0].src[1], view.target.lanes(view.target.held_in(view.reduces[0].dtype))
     if rows in right.ranges or stride(right, columns) != 1 or (stride(right, summed) or 0) <= 1:
         return None
-    tile = choose_tile(size_of(rows), size_of(columns), lanes, view.target.vector_registers, may_overlap=True)
+    registers, streams = view.target.vector_registers, view.target.read_streams
+    tile = choose_tile(size_of(rows), size_of(columns), lanes, registers, streams, may_overlap=True)
     width = tile.vectors * lanes
     matrix = size_of(summed) * size_of(columns) * right.dtype.itemsize
     tiles = padded(size_of(columns), width) // width
@@ -104,7 +97,7 @@ class _Streamed(Nest):
         work = math.prod(map(size_of, self.view.axes))
         for name in [name for name in self.loops if name not in inner]:
             tasks = math.prod(map(size_of, self.view.of_kind(AxisType.THREAD)))
-            is_worth = work >= MIN_SHARED and tasks < PARTS_PER_CORE * self.target.cores
+            is_worth = work >= MIN_STREAMED and tasks < PARTS_PER_CORE * self.target.cores
             if is_worth and check_thread(self.view, self.loops[name], size_of(self.loops[name])) is None:
                 self.parallelise(name, size_of(self.loops[name]))
 

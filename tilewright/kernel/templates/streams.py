@@ -16,28 +16,18 @@ from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import KernelView, is_counted, stride
 from tilewright.kernel.templates.dot_tiles import utilisation
-from tilewright.kernel.templates.opt_builder import INDEPENDENT_VECTORS, OptBuilder
+from tilewright.kernel.templates.measured import MIN_SQUARE, MIN_STREAMED_ROWS, PADDED_TILES, SPILL_SHARE
+from tilewright.kernel.templates.opt_builder import OptBuilder
 from tilewright.kernel.transforms.block import check_block
 from tilewright.kernel.transforms.spill import check_spill
 from tilewright.kernel.transforms.thread import check_thread
-
-# Rows that a reduction reads at a time: four prefetch streams use more bandwidth than one or two (bench/streams.py).
-STREAMS = 4
-MAX_STREAMS = 8
-MIN_ROWS = 64
-# The fraction of an L1 for spilled accumulators: the rows pass through it as well.
-SPILL_SHARE = 2
-# A row that is not a whole number of half vectors is padded to a multiple of this many tiles.
-PADDED_TILES = 4
-# A square tile with a shorter side leaves most of each vector unused.
-MIN_SIDE = 4
 
 
 def crossing_axes(view: KernelView) -> tuple[UOp, UOp] | None:
     """An output loop of stride 1 in every store, and one of stride 1 in the loads that cross it."""
     if view.reduces:
         return None
-    loops = [axis for axis in view.of_kind(AxisType.LOOP) if is_counted(axis) and size_of(axis) >= MIN_SIDE]
+    loops = [axis for axis in view.of_kind(AxisType.LOOP) if is_counted(axis) and size_of(axis) >= MIN_SQUARE]
     loads = [access for access in view.accesses if access not in view.stores]
     for outer in loops:
         across = [load for load in loads if stride(load, outer) not in (0, 1)]
@@ -75,7 +65,7 @@ def row_vectors(view: KernelView, axis: UOp, lanes: int) -> int:
     if not any(memory_of(load).arg.size * load.dtype.itemsize >= cache for load in inside):
         return 0
     room = view.target.l1_bytes // SPILL_SHARE // max(node.dtype.itemsize for node in view.reduces)
-    least = INDEPENDENT_VECTORS if is_spilled(view, axis, lanes) else 0
+    least = target.independent_vectors if is_spilled(view, axis, lanes) else 0
     parts = 2 * view.target.cores if view.target.cores > 1 else 1
     return max(min(-(-size_of(axis) // parts), room) // lanes, least)
 
@@ -102,7 +92,7 @@ def stream_rows(builder: OptBuilder, axis: UOp, vectors: int, lanes: int) -> Non
     builder.vectorise(axis, vectors_of_line, lanes)
     rows = [found for found in builder.view.of_kind(AxisType.REDUCE) if found in builder.view.reduce_axes]
     if rows and is_counted(rows[-1]):
-        split_into_streams(builder, rows[-1], OptOps.UNROLL, STREAMS)
+        split_into_streams(builder, rows[-1], OptOps.UNROLL, builder.target.read_streams // 2)
     columns = builder.view.of_kind(AxisType.LOOP)[-1]
     tile = math.prod(size_of(found) for found in builder.view.of_kind(AxisType.UPCAST))
     amount = part_of_row(size_of(columns), vectors * lanes // tile, tile * itemsize, builder.target)
@@ -140,10 +130,11 @@ def split_into_streams(builder: OptBuilder, axis: UOp, op: OptOps, most: int) ->
 def add_accumulators(builder: OptBuilder, lanes: int) -> None:
     """Tiles a second axis of a reduction whose vector axis is short: more independent accumulators, of fewer terms
     each, which also round less."""
+    most = builder.target.independent_vectors
     for number in range(len(builder.view.reduces)):
         node = builder.view.reduces[number]
         tile = math.prod(size_of(axis) for axis in node.src[1:] if axis.arg.kind is AxisType.UPCAST)
-        room = min(INDEPENDENT_VECTORS, INDEPENDENT_VECTORS * lanes // tile)
+        room = min(most, most * lanes // tile)
         loops = [a for a in node.src[1:] if a.arg.kind is AxisType.REDUCE and is_counted(a)]
         for axis in loops if 1 < tile and 1 < room else ():
             amount = max(d for d in range(1, room + 1) if size_of(axis) % d == 0)
@@ -164,10 +155,10 @@ def add_streams(builder: OptBuilder) -> None:
     lanes = builder.target.lanes(view.reduces[0].dtype)
     room = builder.target.vector_registers // 2 // max(1, -(-sums // lanes))
     if not is_counted(rows[-1]):
-        builder.vectorise_variable(rows[-1], min(STREAMS, room))
-    elif size_of(rows[-1]) >= MIN_ROWS:
-        wanted = min(STREAMS, room)
+        builder.vectorise_variable(rows[-1], min(builder.target.read_streams // 2, room))
+    elif size_of(rows[-1]) >= MIN_STREAMED_ROWS:
+        wanted = min(builder.target.read_streams // 2, room)
         if sums <= lanes and not any(size_of(rows[-1]) % n == 0 for n in range(2, wanted + 1)):
             # One accumulator waits for itself in every iteration: more streams than are best for memory are faster.
-            wanted = min(MAX_STREAMS, room)
+            wanted = min(builder.target.read_streams, room)
         split_into_streams(builder, rows[-1], OptOps.UPCAST, wanted)

@@ -15,12 +15,13 @@ Opts = tuple[Opt, ...]
 
 class Plan(NamedTuple):
     """One way to run a kernel. `make` gives the opts, or None where one of them is illegal or does not fit; it is
-    called for a plan that is chosen, as applying opts takes most of the stage's time. `estimate` gives the seconds of a
-    run; plans without one are tried in the order in which the template lists them."""
+    called for a plan that is chosen, as applying opts takes most of the stage's time. A plan without it is what the
+    templates behind do: where that takes least, the template leaves the kernel to them. `estimate` gives the seconds of
+    a run; plans without one are tried in the order in which the template lists them."""
 
     name: str
     reason: str
-    make: Callable[[], Opts | None]
+    make: Callable[[], Opts | None] | None
     estimate: Callable[[], float] | None = None
 
 
@@ -35,7 +36,8 @@ class Template(NamedTuple):
 
 
 class Considered(NamedTuple):
-    """A plan that was compared with others; `seconds` where it has an estimate."""
+    """A plan that was compared with others; `seconds` where it has an estimate. The templates before the chosen one
+    may have had plans too."""
 
     template: str
     plan: Plan

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from tilewright.base.costs import CACHE_ADDITIONS
 from tilewright.base.dtype import DType, dtypes
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import OptOps
@@ -24,7 +25,16 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.dependence import check_cores
 from tilewright.kernel.axes import KernelView, is_counted, is_uniform, stride
-from tilewright.kernel.templates.opt_builder import INDEPENDENT_VECTORS, MAX_NEAR_STEP, OptBuilder
+from tilewright.kernel.templates.measured import (
+    BRIEF_WORK,
+    MAX_NEAR_STEP,
+    MAX_SELECTED,
+    MAX_SELECTING,
+    MAX_WINDOW,
+    MIN_WORK,
+    OPERAND_REGISTERS,
+)
+from tilewright.kernel.templates.opt_builder import OptBuilder
 from tilewright.kernel.templates.streams import (
     add_accumulators,
     add_streams,
@@ -36,27 +46,12 @@ from tilewright.kernel.templates.streams import (
 from tilewright.kernel.templates.template import Opts, Plan, Template
 from tilewright.kernel.transforms.memoise import check_memoise, repeated_values
 
-# Registers of a tile that hold operands, not accumulators.
-OPERAND_REGISTERS = 4
 NEAR_STEPS = tuple(range(MAX_NEAR_STEP + 1))
-# Phases of interleaved results, each computed in vectors of its own.
-MAX_PHASES = 4
-# The length of a loop that masks select by, and the results of all such loops, where these are unrolled.
-MAX_SELECTING = 8
-MAX_SELECTED = 32
-# Iterations of a window that is unrolled.
-MAX_WINDOW = 16
-# Additions that take as long as storing a value and loading it from a near cache.
-MIN_MEMOISED_COST = 8
-# Iterations per thread below which threads gain nothing.
-MIN_WORK = 1 << 14
-# Iterations of a kernel without sums that takes about a microsecond.
-BRIEF_WORK = 1 << 12
 
 
 def match_interleaved(view: KernelView) -> tuple[UOp, UOp] | None:
     axis = common_vector_axis(view)
-    return interleaved_axes(view) if axis is None or size_of(axis) <= MAX_PHASES else None
+    return interleaved_axes(view) if axis is None or size_of(axis) <= MAX_NEAR_STEP else None
 
 
 def interleaved_plans(view: KernelView, found: tuple[UOp, UOp]) -> tuple[Plan, ...]:
@@ -87,6 +82,10 @@ def vector_axis(view: KernelView) -> UOp | None:
 
 def match_columns(view: KernelView) -> UOp | None:
     return vector_axis(view) if view.reduces else None
+
+
+def match_elementwise(view: KernelView) -> UOp | None:
+    return None if view.reduces else vector_axis(view)
 
 
 def vector_plans(view: KernelView, axis: UOp) -> tuple[Plan, ...]:
@@ -126,7 +125,7 @@ def vectorise_inner(builder: OptBuilder) -> None:
             # One of half as many elements takes as long: the last one is masked.
             builder.upcast(builder.pad(inner, lanes), lanes)
         else:
-            builder.vectorise(inner, 1 if is_scattered else INDEPENDENT_VECTORS, lanes)
+            builder.vectorise(inner, 1 if is_scattered else view.target.independent_vectors, lanes)
     add_accumulators(builder, lanes)
     add_streams(builder)
 
@@ -141,12 +140,12 @@ def tile_along(builder: OptBuilder, axis: UOp, lanes: int) -> None:
     count = math.prod(size_of(row) for row in rows)
     wide = row_vectors(view, axis, lanes)
     wide = min(wide, registers // count) if rows else wide
-    if wide >= INDEPENDENT_VECTORS:
+    if wide >= view.target.independent_vectors:
         for row in rows:
             builder.upcast(row, size_of(row))
         stream_rows(builder, axis, wide, lanes)
         return
-    vectors = INDEPENDENT_VECTORS if len(view.accesses) <= 4 and not rows else 2
+    vectors = view.target.independent_vectors if len(view.accesses) <= 4 and not rows else 2
     register_tile(builder, axis, min(vectors, max(1, size_of(axis) // lanes)))
     builder.vectorise(axis, vectors, lanes)
     if not rows and view.reduces and size_of(axis) <= lanes:
@@ -157,7 +156,8 @@ def overlap_rows(builder: OptBuilder) -> None:
     """Several rows at a time where one vector of accumulators is a whole row: additions of different rows overlap."""
     loops = [axis for axis in builder.view.of_kind(AxisType.LOOP) if is_counted(axis) and size_of(axis) > 1]
     inside = [axis for axis in loops if all(axis in node.ranges for node in builder.view.reduces)]
-    amounts = [n for n in range(2, INDEPENDENT_VECTORS + 1) if inside and size_of(inside[-1]) % n == 0]
+    most = builder.target.independent_vectors
+    amounts = [n for n in range(2, most + 1) if inside and size_of(inside[-1]) % n == 0]
     if amounts:
         builder.upcast(inside[-1], amounts[-1])
 
@@ -236,14 +236,14 @@ def interleaved_axes(view: KernelView) -> tuple[UOp, UOp] | None:
     loops = [axis for axis in loops if all(axis in node.ranges for node in view.reduces)]
     loads = [access for access in view.accesses if access not in view.stores]
     for phase in loops:
-        if size_of(phase) > MAX_PHASES or any(stride(store, phase) != 1 for store in view.stores):
+        if size_of(phase) > MAX_NEAR_STEP or any(stride(store, phase) != 1 for store in view.stores):
             continue
         for axis in loops:
             is_apart = all(stride(store, axis) == size_of(phase) for store in view.stores)
             # A load outside the sum may be interleaved like the stores. Phases are unrolled: which element each of them
             # loads, such as one of a window, may be any expression.
             are_alike = all(stride(load, axis) in (0, 1, size_of(phase)) for load in loads)
-            if is_apart and size_of(axis) > MAX_PHASES and are_alike:
+            if is_apart and size_of(axis) > MAX_NEAR_STEP and are_alike:
                 return axis, phase
     return None
 
@@ -254,7 +254,7 @@ def interleave(builder: OptBuilder, axis: UOp, phase: UOp, lanes: int) -> None:
     steps = math.prod(size_of(each) for each in builder.view.reduce_axes)
     masks = [mask for access in builder.view.accesses for mask in access.src[2:]]
     others = [each for each in builder.view.of_kind(AxisType.LOOP) if each not in (axis, phase)]
-    short = [each for each in others if size_of(each) <= MAX_PHASES and any(each in mask.ranges for mask in masks)]
+    short = [each for each in others if size_of(each) <= MAX_NEAR_STEP and any(each in mask.ranges for mask in masks)]
     builder.unroll(phase, size_of(phase))
     # Partly filled vectors are better than a masked last one.
     amount = max(n for n in range(1, lanes + 1) if size_of(axis) % n == 0)
@@ -344,7 +344,7 @@ def memoise_values(builder: OptBuilder) -> None:
         if check_memoise(builder.view, axis, None) is None:
             repeated = repeated_values(builder.view, axis)
             nbytes = sum(found.size * found.value.dtype.itemsize for found in repeated)
-            if min(found.cost for found in repeated) >= MIN_MEMOISED_COST and nbytes <= room:
+            if min(found.cost for found in repeated) >= CACHE_ADDITIONS and nbytes <= room:
                 builder.apply(OptOps.MEMOISE, axis)
                 room -= nbytes
 
@@ -357,7 +357,7 @@ INTERLEAVED = Template(
 )
 SELECTED = Template("selected", "loads that masks of short loops select, such as joins", match_selected, selected_plans)
 COLUMNS = Template("columns", "a reduction across memory: vectors of results", match_columns, vector_plans)
-ELEMENTWISE = Template("elementwise", "a loop with a small stride in every access", vector_axis, vector_plans)
+ELEMENTWISE = Template("elementwise", "a loop with a small stride in every access", match_elementwise, vector_plans)
 TRANSPOSE = Template(
     "transpose", "one loop is contiguous in the stores, another in the loads", crossing_axes, transpose_plans
 )

@@ -45,9 +45,6 @@ _VECTOR_BYTES = 16
 _MAX_PANEL_LINES = 4
 # Bytes of a work-group's memory after which its banks repeat.
 _BANKS_BYTES = 128
-# Streams of stores at a large stride that write a panel. A stride of which the L1 holds fewer than twice as many lines
-# is made longer.
-_MAX_STREAMS = 8
 # Nodes that an index of an operand must not depend on; a CHECK is evaluated once, where it is.
 _COMPUTED = frozenset({Ops.LOAD, Ops.REDUCE, Ops.CHECK})
 # The number of the barrier before a copy, which all copies in the same loops share.
@@ -193,7 +190,7 @@ def _layout(tile: list[UOp], itemsize: int, target: Target | None, has_banks: bo
     for axis in reversed(tile):
         if has_banks and length * itemsize % _BANKS_BYTES == 0:
             length += max(1, _VECTOR_BYTES // itemsize)
-        if target is not None and length > 1 and target.l1_lines(length * itemsize) < 2 * _MAX_STREAMS:
+        if target is not None and length > 1 and target.l1_lines(length * itemsize) < 2 * target.read_streams:
             length += target.line_bytes // itemsize
         steps[axis] = length
         length *= size_of(axis)
@@ -251,7 +248,7 @@ def _panel_axes(
     inside: list[UOp] = []
     loop = functools.partial(add_range, made, slot)
     order = sorted(tile, key=lambda axis: (-abs(stride(access, axis) or 0), axis.arg.id))
-    streams = {axis: _streams(tile, order, axis) for axis in order if axis not in vectors}
+    streams = {axis: _streams(tile, order, axis, target.read_streams) for axis in order if axis not in vectors}
     around = {axis: loop(size_of(axis) // part, AxisType.LOOP) * part for axis, part in streams.items() if part}
     for axis in order:
         size = size_of(axis)
@@ -284,13 +281,13 @@ def _panel_vectors(tile: list[UOp], access: UOp, target: Target, itemsize: int) 
     return {walked: range(loaded, loaded + 1), stored: range(lanes, lanes + 1)}
 
 
-def _streams(tile: list[UOp], order: list[UOp], axis: UOp) -> int:
-    """How many iterations of an axis run inside a loop that is faster in the copy; 0 stands for all. Each of them is a
-    stream of stores at a large stride, and the L1 holds few lines of such streams."""
+def _streams(tile: list[UOp], order: list[UOp], axis: UOp, most: int) -> int:
+    """How many iterations of an axis, up to `most`, run inside a loop that is faster in the copy; 0 stands for all.
+    Each of them is a stream of stores at a large stride, and the L1 holds few lines of such streams."""
     is_slower = any(tile.index(axis) < tile.index(outer) for outer in order[: order.index(axis)])
-    if not is_slower or size_of(axis) <= _MAX_STREAMS:
+    if not is_slower or size_of(axis) <= most:
         return 0
-    return max(part for part in range(1, _MAX_STREAMS + 1) if size_of(axis) % part == 0)
+    return max(part for part in range(1, most + 1) if size_of(axis) % part == 0)
 
 
 def _contiguous_run(order: list[UOp], access: UOp) -> int:

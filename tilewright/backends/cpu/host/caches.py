@@ -23,7 +23,7 @@ from tilewright.base.target import Target
 MAX_SHARED_BYTES_PER_CORE = 8 << 20
 NAMES = (
     *("line_bytes", "page_bytes", "l1_bytes", "l1_ways", "core_cache_bytes", "cache_bytes", "tlb_entries"),
-    *("prefetch_bytes", "prefetch_streams"),
+    *("prefetch_bytes", "prefetch_streams", "read_streams"),
 )
 _POWERS = ("line_bytes", "page_bytes")
 _MAY_BE_ZERO = ("prefetch_bytes",)

@@ -1,0 +1,167 @@
+"""Measured facts of CPU cores that estimates and sizes use: all that is no fact of one machine, which `base/target.py`
+has. In: nothing. Out: numbers, each with what it means and where it comes from. They were measured on two cores with
+AVX-512 and two with NEON unless it says otherwise; docs/measurements/cpu.md has the rows."""
+
+from __future__ import annotations
+
+# ---------------------------------------------------------------- tiles of accumulators
+
+# What an iteration of a sum costs beside the multiplications of its tile, in multiplications of a vector: of the loop,
+# of an element that is broadcast, and of a vector that is loaded.
+LOOP_COST = 4.0
+BROADCAST_COST = 0.3
+LOAD_COST = 0.5
+# The same for windows: of a vector of channels, from L2; of a pixel, from L1; of a second tiled axis, at a larger
+# stride; and of a product that is masked in some tiles of a row.
+PANEL_COST = 2.0
+PIXEL_COST = 0.45
+SECOND_COST = 0.07
+EDGE_COST = 4.0
+# Independent accumulators that hide the latency of a multiply-add; of windows, whose panel comes from L2, a few more.
+MIN_SUMS = 8
+MIN_WINDOW_SUMS = 10
+# The most vectors of a tile, and the fewest rows: a tile of fewer loads more than lines that displace one another cost.
+MAX_VECTORS = 4
+MIN_TILE_ROWS = 4
+# Registers of a tile that hold operands, or the offset of a factor where a dot-product instruction needs one; of a tile
+# of windows a share of all registers.
+OPERAND_REGISTERS = 4
+OPERAND_SHARE = 4
+# Unroll factors of a sum, preferred first.
+STEPS = (2, 3)
+
+# ---------------------------------------------------------------- packing
+
+# Fewer rows reuse an element of the right factor too rarely to pay for packing it.
+MIN_PACKED_ROWS = 32
+# The cost of packing a vector of columns, in multiplications of it by a row; of packing rows, where the last tile is
+# masked; of copying a vector of rows, and of one whose length is not a power of two: it is copied in parts.
+PACKING_COST = 16.0
+PACKED_ROWS_COST = 0.3
+COPY_COST = 0.5
+PARTS_COPY_COST = 1.0
+# The cost of reading all panels of the right factor once more, for a block of rows, in multiplications of a tile; and
+# the fewest rows of a part for which the right factor is packed again.
+BLOCK_COST = 0.3
+MIN_CACHED_ROWS = 256
+# The shortest block of a sum whose accumulators are spilled between blocks: of products, and of windows.
+MIN_SUM_BLOCK = 256
+MIN_WINDOW_BLOCK = 64
+# A block that does not divide its sum has a multiple of this length, to be unrolled and copied in vectors.
+SUM_BLOCK_STEP = 16
+# The longest sum whose results take longer to be written than to be added up; a longer one leaves an outer sum time to
+# be spilled.
+SHORT_SUM = 64
+
+# ---------------------------------------------------------------- shares of caches: 1/x of them
+
+# A packed panel of a core's cache: another panel, streamed data and a second hardware thread of the core need room too.
+PANEL_SHARE = 4
+# A sum is taken in blocks where its panel is larger than this share of a core's cache.
+LONG_SHARE = 2
+# Spilled accumulators of the cache that they stay in: rows pass through it as well.
+SPILL_SHARE = 2
+# A factor that is packed whole, and the accumulators of all rows of a task, of the memory for panels.
+WHOLE_SHARE = 2
+ACCUMULATOR_SHARE = 4
+# Of a core's cache: the packed weights of windows; the box of an image; and the panel of a block of the sum, beside
+# spilled accumulators and the box of all channels.
+WEIGHTS_SHARE = 2
+BOX_SHARE = 16
+BLOCK_SHARE = 8
+
+# ---------------------------------------------------------------- work that is worth it
+
+# Iterations per thread below which threads gain nothing.
+MIN_WORK = 1 << 14
+# Iterations of a kernel without sums that takes about a microsecond.
+BRIEF_WORK = 1 << 12
+# Multiplications below which tiles of several rows gain nothing; below which threads and packing cost more than they
+# save; and the same of products of few rows, which are not packed.
+MIN_PRODUCTS = 1 << 16
+MIN_SHARED = 1 << 20
+MIN_STREAMED = 1 << 18
+# Multiplications of a long task: each core gets several of these, so that others take over those of a core that is
+# late. Shorter tasks stay with the core whose cache has their factors: 16 products of 256 take 10 % less on 16 cores.
+LONG_TASK = 1 << 25
+# Fewer rows reuse an element of the right factor too rarely to pay for tiles of rows.
+MIN_TILED_ROWS = 8
+# The shortest sum of dot products, in vectors: the reduction at its end costs as much as some iterations. It is shorter
+# for so few rows that nothing else would be reused.
+MIN_DOT_VECTORS = 16
+MIN_ROW_VECTORS = 4
+# The fraction of a register that the columns must fill.
+MIN_LANES = 0.5
+
+# ---------------------------------------------------------------- division among cores
+
+# Utilisation of the cores above which more is not worth other costs.
+HIGH_UTILISATION = 0.95
+# Parts per core, so that others take over those of a core that is late; and where each of them packs a factor again.
+PARTS_PER_CORE = 4
+REPACKED_PARTS = 2
+# The most parts of the rows that each pack the right factor for one core.
+MAX_ROW_PARTS = 8
+# Tasks where each has weights of its own, or no fewer tasks have a high utilisation.
+MAX_TASKS = 1024
+# One tile in this many may be padding, where that makes wide blocks.
+MAX_PADDING = 16
+# Tiles in a part of the columns: with a single one there is no loop that the blocks of the sum are outside of.
+MIN_TILES = 2
+
+# ---------------------------------------------------------------- windows
+
+# Multiplications that take as long, in the runs that repay it, as compiling a tile that is transposed in registers:
+# 40 ms, half a millisecond on two cores for each of 80 runs. Measured with a quarter of this, with it, and with five
+# times as much: the first result of a network of 16 layers with empty caches takes 1.09, 0.75 and 0.66 s; a step of a
+# ResNet-18 at batch 8 takes 222 ms with it and 395 ms with five times as much.
+MIN_GAIN = 1 << 25
+# The same of a tile of one vector, which is enough where rows are so short that vectors over channels are SHORT_ROWS
+# times as fast (8 images of 64 channels and 8 x 8 pixels: 0.28 ms, with rows 0.70 ms, with the largest tile 0.25 ms).
+SMALL_GAIN = MIN_GAIN // 4
+SHORT_ROWS = 2.5
+# Iterations of the sum that cost as much as transposing and storing its result.
+STORE_STEPS = 6
+# The relative speed of vectors along rows of pixels, which are not aligned; and with a masked border (0.75 to 0.85
+# without, 0.4 to 0.6 with one).
+ROW_SPEED = 0.8
+MASKED_ROW_SPEED = 0.55
+# What a row at a stride costs more, in rows, for each step of the stride: a vector is shuffled out of as many loads
+# (at strides of 2 to 4: 0.74, 0.60 and 0.53 of the speed, masked 0.60, 0.43 and 0.40).
+STRIDE_COST = 0.35
+MASKED_STRIDE_COST = 0.65
+# The relative speed with windows of a single pixel, where no element is reused along a row; and the iterations along a
+# row that cost as much as transposing an element of the other factor, which rows of pixels then need.
+PIXEL_SPEED = 0.55
+TRANSPOSE_STEPS = 256
+# The longest window that is unrolled, that where a mask depends on it, and that inside of phases.
+MAX_STEPS = 5
+MAX_MASKED_STEPS = 8
+MAX_WINDOW = 16
+
+# ---------------------------------------------------------------- vectors along memory
+
+# The largest stride along a vector axis that costs a few shuffles per vector, and not an instruction per lane. As many
+# phases of interleaved results are each computed in vectors of their own.
+MAX_NEAR_STEP = 4
+# The length of a loop that masks select by, and the results of all such loops, where these are unrolled.
+MAX_SELECTING = 8
+MAX_SELECTED = 32
+# The fewest rows of which several are read at a time.
+MIN_STREAMED_ROWS = 64
+# A row that is not a whole number of half vectors is padded to a multiple of this many tiles.
+PADDED_TILES = 4
+# A square tile with a shorter side leaves most of each vector unused.
+MIN_SQUARE = 4
+
+# ---------------------------------------------------------------- sums by index
+
+# The cost of one indexed read-modify-write, in vector comparisons: of a term whose row is a loop of vectors, with the
+# start of that loop; and of an element that has an output of its own (1.7 ns, where a comparison takes 1), and a mask.
+COMPARISONS_PER_TERM = 32
+COMPARISONS_PER_ELEMENT = 2
+MASKED_ELEMENT = 2
+# The fewest elements of a block of a row that cores share.
+MIN_BLOCK = 4
+# With rows of fewer vectors, cores that each skip the others' terms are no faster than one core.
+MIN_SHARED_VECTORS = 4
