@@ -337,7 +337,7 @@ def opts_of(*tensors: Tensor) -> list[tuple[Opt, ...]]:
 
 def test_an_index_of_64_bits_does_not_make_vectors_short() -> None:
     lanes = cpu_target().lanes(dtypes.float32)
-    table, rows = Tensor.empty(50, 40 * lanes), Tensor.empty(7, dtype=dtypes.int64)
+    table, rows = Tensor.empty(50, 40 * lanes), Tensor.empty(70, dtype=dtypes.int64)
     assert [opt.arg for opt in opts_of(table[rows])[0] if opt.op is OptOps.UPCAST] == [4 * lanes]
     # A gather of half a vector takes as long as one of a whole one.
     columns = Tensor.empty(lanes * 3 + lanes // 2, dtype=dtypes.int64)
