@@ -192,7 +192,8 @@ class CreationMixin(ElementwiseMixin, ShapeMixin):
     def linspace(
         cls, start: Scalar, stop: Scalar, steps: int, dtype: DType | str | None = None, device: Devices | None = None
     ) -> Self:
-        """`steps` values from start to stop, both included and exact: each value is computed from the nearer end."""
+        """`steps` values from start to stop, both included and exact: each value is computed from the nearer end, and
+        the middle one of an odd number from both."""
         wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
         check_whole("linspace", "steps", steps, least=0)
         if wanted.is_bool:
@@ -205,7 +206,11 @@ class CreationMixin(ElementwiseMixin, ShapeMixin):
         distance = (stop - start) / (cls.full((), gaps, compute, device) if is_symbolic((gaps,)) else gaps)
         near = number.cast(compute) * distance + start
         far = (steps - 1 - number).cast(compute) * -distance + stop
-        return (number < larger_size(steps // 2, 1)).where(near, far).cast(wanted)
+        made = (number < larger_size(steps // 2, 1)).where(near, far)
+        if not is_symbolic((steps,)) and steps % 2:
+            # A product that is not rounded before it is added leaves a remainder where the ends are opposite.
+            made = number.eq(steps // 2).where(start / 2 + stop / 2, made)
+        return made.cast(wanted)
 
     @classmethod
     def eye(cls, n: int, m: int | None = None, dtype: DType | str | None = None, device: Devices | None = None) -> Self:
