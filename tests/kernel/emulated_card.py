@@ -17,6 +17,7 @@ from tilewright.engine.planning.plan import forget_schedules
 from tilewright.graph.records import Program
 from tilewright.runtime import device as runtime
 from tilewright.runtime.device import Driver
+from tilewright.tensor.families import random
 
 NAME = "CARD"
 CARD = replace(python_target(), cores=132, warp_size=32, max_local_bytes=1 << 17, cache_bytes=60 << 20)
@@ -45,6 +46,7 @@ def registered(name: str, driver: Driver) -> Iterator[None]:
     finally:
         del runtime._openers[name]
         runtime._drivers.pop(name, None)
+        random._generators.pop(name, None)
         forget_kernels()
         forget_schedules()
 
