@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright import Context, Tensor, dtypes
+from tilewright import Context, Tensor, Variable, dtypes
 from tilewright.base.events import subscribe
 from tilewright.graph import build
 from tilewright.graph.kernels.serial_sort import order_of_rows
@@ -76,3 +76,12 @@ def test_a_long_row_takes_few_kernels() -> None:
     with Context(CACHE=0), subscribe(compiled.append, kinds=("kernel-compiled",)):
         x.argsort(0).realize()
     assert 1 <= len(compiled) <= 3
+
+
+def test_rows_whose_number_or_length_is_symbolic() -> None:
+    array = np.random.default_rng(9).integers(0, 9, (6, 100)).astype(np.int32)
+    few = Tensor(array, device="CPU")[: Variable("n", 1, 6).bind(3)]
+    np.testing.assert_array_equal(few.sort(1)[1].numpy(), np.argsort(array[:3], 1, kind="stable"))
+    np.testing.assert_array_equal(few.topk(50, 1)[0].numpy(), -np.sort(-array[:3], 1)[:, :50])
+    short = Tensor(array, device="CPU")[:, : Variable("m", 1, 100).bind(50)]
+    np.testing.assert_array_equal(short.argsort(1).numpy(), np.argsort(array[:, :50], 1, kind="stable"))

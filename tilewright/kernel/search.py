@@ -81,7 +81,7 @@ def search_opts(sink: UOp, target: Target, measure: Measure, limits: Limits, sea
     # The chosen plan is a candidate like any other, so the result is never slower than it.
     first: dict[Opts, UOp] = {(): start}
     for opts in planned_opts(view_kernel(start, target)):
-        kernel = extend(start, opts, target)
+        kernel = transformed(start, opts, target)
         if kernel is not None:
             first.setdefault(opts, kernel)
     seen: set[UOp] = set(first.values())
@@ -105,13 +105,23 @@ def search_opts(sink: UOp, target: Target, measure: Measure, limits: Limits, sea
     search.is_complete = True
 
 
-def extend(sink: UOp, opts: Opts, target: Target) -> UOp | None:
-    """The kernel after more opts; None where one is illegal or the tile is too large for the registers."""
+def transformed(sink: UOp, opts: Opts, target: Target) -> UOp | None:
+    """The kernel after opts; None where one is illegal."""
     try:
         for opt in opts:
             sink = apply_opt(sink, opt, target)
     except KernelOptError:
         return None
+    return sink
+
+
+def extend(sink: UOp, opts: Opts, target: Target) -> UOp | None:
+    """The kernel after more opts; None where one is illegal or the tile is too large for the registers. A plan of a
+    template knows its registers better: this counts the tiles of copies too."""
+    made = transformed(sink, opts, target)
+    if made is None:
+        return None
+    sink = made
     tile = math.prod(size_of(axis) for axis in view_kernel(sink).of_kind(AxisType.UPCAST, AxisType.UNROLL))
     return sink if tile <= target.vector_registers * max(TILE_PER_REGISTER, target.vector_bytes // 4) else None
 

@@ -53,6 +53,6 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(f"tilewright.nn.{_OTHERS[name]}"), name)
     if "__all__" not in globals() and (name == "__all__" or not name.startswith("_")):
         _load_layers()
-        if name in globals():
-            return globals()[name]
+    if name in globals():  # also where another thread has loaded it meanwhile
+        return globals()[name]
     raise AttributeError(f"module 'tilewright.nn' has no attribute {name!r}")

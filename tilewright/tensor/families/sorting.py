@@ -16,6 +16,7 @@ from tilewright.base.dtype import DType, dtypes, to_dtype
 from tilewright.base.errors import ShapeError
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
+from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import canonical_device, open_driver
@@ -146,12 +147,14 @@ def order_on(device: Devices, keys: UOp) -> UOp:
     cannot compute with the keys or has no warps merges blocks: where threads run one after the other, hundreds of
     barriers cost more than they save."""
     target = open_driver(device).target if isinstance(device, str) else None
+    if target is None or is_symbolic(keys.shape):
+        return order_of_last_axis(keys)
     rows = (math.prod(keys.shape[:-1]), keys.shape[-1])
-    if target is not None and target.has_threads and rows[1] >= _MIN_SIZE + _MIN_SIZE_OF_DIGIT * keys.dtype.itemsize:
+    if target.has_threads and rows[1] >= _MIN_SIZE + _MIN_SIZE_OF_DIGIT * keys.dtype.itemsize:
         from tilewright.graph.kernels.serial_sort import order_of_rows  # many programs do not sort
 
         return build.reshape(order_of_rows(build.contiguous(build.reshape(keys, rows))), keys.shape)
-    if target is None or target.warp_size == 1 or keys.dtype not in target.native or keys.shape[-1] == 1:
+    if target.warp_size == 1 or keys.dtype not in target.native or keys.shape[-1] == 1:
         return order_of_last_axis(keys)
     from tilewright.graph.kernels.radix import sorted_rows  # only used on GPUs: imported late
 

@@ -23,6 +23,7 @@ from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver
 from tilewright.tensor.families.networks.attention_layout import separate_use
 from tilewright.tensor.families.random import RandomMixin
+from tilewright.tensor.primitives.reduce import accumulate_dtype
 
 DTYPES = (dtypes.float32, dtypes.float16, dtypes.bfloat16, dtypes.float64)
 
@@ -61,9 +62,17 @@ def fits(query: RandomMixin, key: RandomMixin, value: RandomMixin, mask: RandomM
         return True
     whole = (*query.shape[:-1], key.shape[-2])
     sizes = (1,) * (len(whole) - mask.ndim) + mask.shape
-    is_known = mask.dtype.is_bool or mask.dtype in DTYPES
+    # A number of a wider dtype that the scores do not hold would be infinite among them.
+    widest = accumulate_dtype(query.dtype).bits
+    is_known = mask.dtype.is_bool or (mask.dtype in DTYPES and mask.dtype.bits <= widest)
     is_dense = query.ndim <= 4 and len(sizes) == len(whole)
     return is_known and is_dense and all(one in (1, most) for one, most in zip(sizes, whole))
+
+
+def held_rows(numbers: Any, sums: Any, mask: object) -> Any:
+    """Numbers of each row, 0 for rows that see no key. `sums` have the maxima and 1 / totals: such a row, whose result
+    is NaN, has no part in the gradients of queries and keys, as a mask makes its slopes 0."""
+    return numbers if mask is None else sums[1].eq(math.inf).where(0.0, numbers)
 
 
 def as_heads(tensor: T) -> T:

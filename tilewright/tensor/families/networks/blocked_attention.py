@@ -24,6 +24,7 @@ from tilewright.tensor.families.networks.attention_calls import (
     call_kernel,
     distances,
     fits,
+    held_rows,
     symbolic_node,
 )
 from tilewright.tensor.families.networks.attention_layout import set_apart
@@ -190,13 +191,13 @@ class _Gradient(_Rule):
         call, (_, value, *others), slope = self.call, rest, upstream[0]
         keyed = (call.batch, call.key_heads, padded_keys(call))
         shapes = ((call.groups, *query.shape), (*keyed, call.width), (*keyed, call.value_width))
-        delta = (slope * out).sum(-1)
+        rows = [held_rows(numbers, sums, call.mask) for numbers in (sums, (slope * out).sum(-1))]
         sides = (_panels(key, call, call.features), _panels(value, call, call.value_features))
         of_query, of_key, of_value = call_kernel(
             gradient_kernel,
             call,
             [(call.dtype, shape) for shape in shapes],
-            (query, key, value, slope, sums, delta, *sides, *others),
+            (query, key, value, slope, *rows, *sides, *others),
             _SecondGradient(call, self.plain),
         )
         total = of_query.sum(0) if call.groups > 1 else of_query.reshape(*query.shape)

@@ -24,6 +24,7 @@ from tilewright.tensor.families.networks.attention_calls import (
     call_kernel,
     distances,
     fits,
+    held_rows,
     symbolic_node,
     target_of,
 )
@@ -55,6 +56,9 @@ def grouped_attention(
     call = _plan(target, query, key, value, is_causal, dropout)
     if call is None or (dropout and is_open):
         return None
+    # The key kernel has the most arguments: two outputs, three operands, the gradient, numbers of each row, and others.
+    if 7 + (mask is not None) + bool(dropout) > target.max_buffers:
+        return None
     key, value = (each.expand(*query.shape[:-3], *each.shape[-3:]) for each in (key, value))
     operands = [as_heads(each) for each in (query, key, value)]
     others: tuple[T, ...] = ()
@@ -65,9 +69,6 @@ def grouped_attention(
     if dropout:
         assert isinstance(query.device, str)
         others = (*others, query._drawn_state(math.prod((*query.shape[:-1], key.shape[-2])), query.device))
-    # The key kernel has the most arguments: two outputs, the gradient and three numbers of each row besides.
-    if len(operands) + len(others) + 4 > target.max_buffers:
-        return None
     shape = operands[0].shape[:-1]
     outputs = ((query.dtype, (*shape, value.shape[-1])), (call.dtype, (2, *shape)))
     found = call_kernel(forward_kernel, call, outputs, (*operands, *others), _Gradient(call, plain))[0]
@@ -124,7 +125,7 @@ class _Gradient(Rule):
     def __call__(self, upstream: Any, out: Any, sums: Any, query: Any, key: Any, value: Any, *others: Any) -> Any:
         call, slope = self.call, upstream[0]
         delta = (slope.cast(call.dtype) * out.cast(call.dtype)).sum(-1)
-        rows = sums.cat(delta.unsqueeze(0), dim=0)
+        rows = held_rows(sums.cat(delta.unsqueeze(0), dim=0), sums, call.mask)
         sources = (query, key, value, slope, rows, *others)
         shapes = [(each.dtype, each.shape) for each in (query, key, value)]
         rules = [_SecondGradient(call, self.plain, targets) for targets in ((0,), (1, 2))]
