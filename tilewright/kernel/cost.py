@@ -60,9 +60,9 @@ def contraction_clocks(contraction: Contraction, core: TensorCore, target: Targe
     return steps * (max(computed, fetched) + _EXPOSED * min(computed, fetched)) + start
 
 
-def least_clocks(view: KernelView) -> tuple[float, float]:
-    """What no plan can be faster than: the clocks of moving every buffer once, and those of all arithmetic in vectors
-    of float32."""
+def roofline_clocks(view: KernelView) -> tuple[float, float]:
+    """The bounds of the roofline model: the clocks to move every buffer once, and those of all arithmetic in vectors of
+    float32."""
     target = view.target
     nbytes = sum(node.arg.size * node.dtype.itemsize for node in view.nodes if node.op is Ops.PARAM)
     lanes = target.warp_size if target.has_local else target.lanes(dtypes.float32)

@@ -13,7 +13,7 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.axes import KernelView, is_counted, stride, view_kernel
-from tilewright.kernel.cost import least_clocks
+from tilewright.kernel.cost import roofline_clocks
 from tilewright.kernel.templates.template import Choice
 
 MEANINGS = {
@@ -35,7 +35,7 @@ MEANINGS = {
 
 def explain_choice(choice: Choice, view: KernelView) -> str:
     """The template, the plan and its reason, what the plan was compared with, and what no plan can be faster than."""
-    memory, arithmetic = (seconds_of(clocks, view.target) for clocks in least_clocks(view))
+    memory, arithmetic = (seconds_of(clocks, view.target) for clocks in roofline_clocks(view))
     bound = "memory" if memory >= arithmetic else "arithmetic"
     text = f"template {choice.template}, plan {choice.plan.name}: {choice.plan.reason}"
     text += f"; {bound} takes {max(memory, arithmetic) * 1e6:.3g} us at least"
