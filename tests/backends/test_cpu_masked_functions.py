@@ -70,6 +70,26 @@ def test_rows_of_a_tile_share_a_function_and_touch_nothing_behind_them(
     np.testing.assert_array_equal(found, np.maximum(x.reshape(ROWS, columns), least).ravel())
 
 
+@pytest.mark.parametrize(("columns", "multiple"), [(20, 16), (13, 16), (60, 64)])
+def test_the_rows_of_a_tile_share_a_branch(columns: int, multiple: int) -> None:
+    """A branch for each vector of a tile would be most of the time of compiling it."""
+    texts = [
+        render(made_of(columns, multiple, dtypes.float32, WITHOUT, at_once=at_once), "kernel") for at_once in (1, ROWS)
+    ]
+    one, several = (text.count(".whole:") for text in texts)
+    assert 0 < several <= one
+
+
+def test_masked_loads_of_a_kernel_share_a_function() -> None:
+    sources = [leaf(number, 7, 13) for number in range(6)]
+    total = sources[0]
+    for source in sources[1:]:
+        total = build.alu(Ops.MAX, total, build.shrink(build.pad(source, ((0, 0), (3, 0))), ((0, 7), (0, 13))))
+    text = render(program_of("padded", total, (Opt(OptOps.PADTO, 1, 16), Opt(OptOps.UPCAST, 1, 16)), WITHOUT), "kernel")
+    assert len(re.findall(r"call [^\n]*@llvm\.masked\.load\.", text)) <= 1
+    assert len(re.findall(r"call [^\n]*@masked\.load\.", text)) >= 5
+
+
 def test_one_vector_at_a_time_has_its_lanes_in_place() -> None:
     """A loop that copies the edges of images meets lanes that are off in most iterations."""
     text = render(made_of(13, 16, dtypes.float32, WITHOUT, at_once=1), "kernel")

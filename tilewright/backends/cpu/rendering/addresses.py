@@ -7,12 +7,15 @@ from __future__ import annotations
 from tilewright.backends.cpu.host import panels
 from tilewright.backends.cpu.rendering.emitter import Element
 from tilewright.backends.cpu.rendering.instructions import memory_type, of_lanes
+from tilewright.backends.cpu.rendering.partial_vectors import Lanes, PartialVectors
 from tilewright.backends.cpu.rendering.values import Values
+from tilewright.backends.cpu.rendering.walked_loops import step_of, walked_loops
 from tilewright.base.dtype import DType, dtypes, wrap_int
-from tilewright.codegen.tiles import is_tile_expression, tile_part
+from tilewright.codegen.tiles import is_tile_expression, memory_dtype, tile_part
 from tilewright.graph.kernels.edges import holds_at
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
+from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import size_of
@@ -29,15 +32,16 @@ class Addresses:
         self.releases: list[str] = []  # lines in front of the return
         self.bases: dict[UOp, Element] = {}
         self.holding: set[UOp] = set()  # indices whose mask is known to hold
-        self.zeros_bytes = 0
+        self.partial = PartialVectors(values)
         self.trash_bytes = 0
+        self._walked = walked_loops(program)
         self._panel_offsets, _ = panels.panel_offsets(program)
 
     def entry_lines(self) -> list[str]:
         """Defines placeholders, and the arrays on the stack that masked-off loads and stores use."""
         lines = list(self.entry)
-        if self.zeros_bytes:
-            array = f"[{self.zeros_bytes} x i8]"
+        if self.partial.zeros_bytes:
+            array = f"[{self.partial.zeros_bytes} x i8]"
             lines += [f"  %zeros = alloca {array}, align 64", f"  store {array} zeroinitializer, ptr %zeros, align 64"]
         if self.trash_bytes:
             lines += [f"  %trash = alloca [{self.trash_bytes} x i8], align 64"]
@@ -80,8 +84,33 @@ class Addresses:
         key = (f"{self.buffer(index).name}[{self.values.operand(base, {}, None)}] {memory_type(index.dtype)}", 0)
         made = self.emitter.reused.get(key)
         if made is None:
-            made = self.emitter.reused[key] = self._element_pointer(index, base, {})
+            is_walked = bool(self.emitter.loops) and self.emitter.loops[-1] in self._walked & base.ranges
+            made = self._walking_pointer(index, base) if is_walked else self._element_pointer(index, base, {})
+            self.emitter.reused[key] = made
         return self.moved(made, memory_type(index.dtype), offset)
+
+    def _walking_pointer(self, index: UOp, base: UOp) -> Element:
+        """A pointer that starts where the first iteration of the innermost loop begins."""
+        emitter, axis = self.emitter, self.emitter.loops[-1]
+        buffer, element = self.buffer(index), memory_type(index.dtype)
+        first = self._first_position(base, axis)
+        start = buffer.name
+        if first is not None:
+            text = f"getelementptr {element}, ptr {start}, i{base.dtype.bits} {first.name}"
+            start = emitter.emit(text, max(first.depth, buffer.depth)).name
+        return emitter.walk(start, element, step_of(base, axis))
+
+    def _first_position(self, base: UOp, axis: UOp) -> Element | None:
+        """A position in the first iteration of a loop, computed in front of it; None is zero."""
+        if axis not in base.ranges:
+            return Element(str(base.arg), 0) if base.is_const else self.values[base][()]
+        if base.op is not Ops.ADD:
+            return None  # an iteration moves on by a constant, so this is a multiple of the counter
+        one, other = (self._first_position(part, axis) for part in base.src)
+        if one is None or other is None:
+            return one or other
+        text = f"add nsw i{base.dtype.bits} {one.name}, {other.name}"
+        return self.emitter.once((text, 0), text, max(one.depth, other.depth))
 
     def _element_pointer(self, index: UOp, base: UOp, at: dict[UOp, int]) -> Element:
         buffer, position = self.buffer(index), self.values.operand(base, at, None)
@@ -150,6 +179,30 @@ class Addresses:
             return None, False
         varies = axis is not None and axis in self.facts.axes(valid)
         return self.values.operand(valid, at, axis if varies else None), varies
+
+    def kept_lanes(self, index: UOp, at: dict[UOp, int], axis: UOp) -> Lanes:
+        """The mask of a vector. Its lanes are found in front of the loops in which they are the same, unless those need
+        the registers for accumulators."""
+        emitter, facts, values = self.emitter, self.facts, self.values
+        bit, found, depth = "", [], 0
+        for part in parts_of(index.src[2], Ops.AND):
+            if axis not in facts.axes(part):
+                one = values.operand(part, at, None)
+                bit = emitter.assign(f"and i1 {bit}, {one}") if bit else one
+                continue
+            found.append(values.operand(part, at, axis))
+            is_own = facts.vector_axis(part) is axis and part in values
+            depth = max(depth, values[part][facts.coordinates(part, at)].depth if is_own else len(emitter.loops))
+        while any(facts.updated_in(loop) for loop in emitter.loops[depth:]):
+            depth += 1
+        lanes = Lanes(bit, "", memory_dtype(index.dtype).bits, size_of(axis))
+        # Each part by itself: LLVM would take the conjunction of bits in bytes, and widen that.
+        texts = [f"sext {of_lanes('i1', lanes.size)} {name} to {lanes.kind}" for name in found]
+        kept, *others = [emitter.once((text, 0), text, depth).name for text in texts]
+        for other in others:
+            text = f"and {lanes.kind} {kept}, {other}"
+            kept = emitter.once((text, 0), text, depth).name
+        return lanes._replace(kept=kept)
 
     def has_masks(self, dtype: DType) -> bool:
         """Whether the processor loads and stores vectors of these elements under a mask."""

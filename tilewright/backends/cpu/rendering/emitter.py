@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from tilewright.backends.cpu.rendering.instructions import Instructions, overload, value_type
 from tilewright.base.dtype import DType
+from tilewright.base.records import NamedTuple
 from tilewright.graph.uop import UOp
 
 
@@ -25,6 +26,17 @@ class Element:
         self.depth = depth
 
 
+class _Body(NamedTuple):
+    """The body of an open loop: the block that it is entered from, its label, the phis that it begins with, the lines
+    behind them, and those that step to the next iteration."""
+
+    entered_from: str
+    label: str
+    phis: list[str]
+    first: list[str]
+    steps: list[str]
+
+
 class Emitter(Instructions):
     """Names, lines, basic blocks and open loops of one function."""
 
@@ -34,6 +46,7 @@ class Emitter(Instructions):
         self.label = "entry"  # of the basic block that lines are added to
         self._chunks: list[list[str]] = [[]]
         self._before: list[list[str]] = []  # for each open loop, the lines hoisted in front of it
+        self._bodies: list[_Body] = []
         self._counter = itertools.count()
         # Results by what they are made from, so that no instruction is emitted twice where its result is still defined.
         self.reused: dict[tuple[str, int], Element] = {}
@@ -95,6 +108,29 @@ class Emitter(Instructions):
         self._chunks += before, []
         self._before.append(before)
         self.loops.append(axis)
+
+    def begin_body(self, entered_from: str, label: str) -> None:
+        """The first block of the loop that was opened last; phis may still be added to it."""
+        phis: list[str] = []
+        first: list[str] = []
+        self._chunks += phis, first, []
+        self._bodies.append(_Body(entered_from, label, phis, first, []))
+
+    def end_body(self) -> list[str]:
+        """The lines that step to the next iteration."""
+        return self._bodies.pop().steps
+
+    def walk(self, start: str, element: str, step: int) -> Element:
+        """A pointer that each iteration of the innermost loop moves on by `step` elements. LLVM does not find a
+        recurrence in it: loop strength reduction would take a quarter of the time of a kernel to look for a better
+        form."""
+        body, name = self._bodies[-1], self.fresh("%p")
+        sources = f"[ {start}, %{body.entered_from} ], [ {name}.next, %{body.label}.end ]"
+        body.phis.append(f"  {name}.walked = phi ptr {sources}")
+        hidden = self.call("llvm.launder.invariant.group.p0", "ptr", ("ptr", f"{name}.walked"))
+        body.first.append(f"  {name} = {hidden}")
+        body.steps.append(f"  {name}.next = getelementptr {element}, ptr {name}, i64 {step}")
+        return self.here(name)
 
     def close_loop(self) -> None:
         self.loops.pop()

@@ -3,26 +3,28 @@
 Along the vector axis a stride of 1 is a vector load, -1 a reversed one, a small one keeps some lanes of contiguous
 loads, any other is a gather. A masked load never branches: where one bit masks the whole vector, it selects between the
 address and zeros on the stack; a mask per lane uses LLVM's masked intrinsics, which touch no memory in lanes that are
-off."""
+off. Where the processor has no masks, all vectors of a tile are loaded behind one branch (`partial_vectors`)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import Counter
 
 from tilewright.backends.cpu.rendering.addresses import Addresses, lane_count
 from tilewright.backends.cpu.rendering.emitter import Element
 from tilewright.backends.cpu.rendering.instructions import constant, memory_type, of_lanes, overload
 from tilewright.backends.cpu.rendering.masked_functions import MIN_VECTORS, masked_call
+from tilewright.backends.cpu.rendering.partial_vectors import PartialLoad
 from tilewright.backends.cpu.rendering.prefetch import Prefetch
 from tilewright.backends.cpu.rendering.shuffles import MAX_STRIDE, load_strided, shuffle_mask
 from tilewright.backends.cpu.rendering.strided_words import load_narrow
 from tilewright.backends.cpu.rendering.values import Values
-from tilewright.backends.cpu.rendering.whole_vectors import PartialLoad, is_inside, is_whole
+from tilewright.backends.cpu.rendering.whole_vectors import Condition, inside_condition, whole_conditions
 from tilewright.base.dtype import dtypes
-from tilewright.codegen.tiles import memory_dtype, tile_value
+from tilewright.codegen.tiles import Coordinates, memory_dtype, tile_value
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
+from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import size_of
 
@@ -36,6 +38,8 @@ class Loads(Addresses):
     def __init__(self, values: Values, program: Program) -> None:
         super().__init__(values, program)
         self._prefetch = Prefetch(program)
+        accesses = (node for node in program.body if node.op in (Ops.LOAD, Ops.STORE))
+        self._masked = Counter(node.op for node in accesses if len(node.src[0].src) > 2)
         self.line_bytes = program.target.line_bytes
 
     def load(self, node: UOp) -> None:
@@ -45,26 +49,48 @@ class Loads(Addresses):
         if narrow is not None:
             self.values[node] = narrow
             return
-        elements = {}
+        loads: dict[Coordinates, Element | PartialLoad] = {}
         for coordinates, at in self.values.elements(node):
             mask, varies = self.mask(index, at, axis)
             if stride in (1, -1):
-                made = self._load_vector(index, at, axis, mask, varies, stride == -1)
+                loads[coordinates] = self._load_vector(index, at, axis, mask, varies, stride == -1)
             elif stride is not None and 1 < stride <= MAX_STRIDE:
                 assert axis is not None
-                made = self._load_strided(index, at, axis, mask, varies, stride)
+                loads[coordinates] = self._load_strided(index, at, axis, mask, varies, stride)
             else:
                 assert axis is not None
                 positions = self._near_positions(index, at, axis) if mask is None else []
-                made = self.load_span(index, positions) if positions else self._gather(index, at, axis, mask, varies)
-            if node.dtype.is_bool:
-                zero = constant(dtypes.uint8, 0, lanes)
-                made = self.emitter.emit(f"icmp ne {of_lanes('i8', lanes)} {made.name}, {zero}")
-            if len(node.src) > 1 and mask is not None:
-                condition, other = (self.values.operand(given, at, axis) for given in (index.src[2], node.src[1]))
-                made = self.emitter.emit(self.emitter.select(node.dtype, lanes, condition, made.name, other))
-            elements[coordinates] = made
-        self.values[node] = elements
+                is_near = bool(positions)
+                loads[coordinates] = (
+                    self.load_span(index, positions) if is_near else self._gather(index, at, axis, mask, varies)
+                )
+        made = self._loaded(loads)
+        self.values[node] = {
+            coordinates: self._as_value(node, at, axis, made[coordinates], is_reversed=stride == -1 and lanes > 0)
+            for coordinates, at in self.values.elements(node)
+        }
+
+    def _loaded(self, loads: dict[Coordinates, Element | PartialLoad]) -> dict[Coordinates, Element]:
+        """Each vector of a tile. Those that need a branch share one."""
+        partial = {coordinates: load for coordinates, load in loads.items() if isinstance(load, PartialLoad)}
+        names = iter(self.partial.load(list(partial.values())) if partial else ())
+        return {
+            coordinates: self.emitter.here(next(names)) if isinstance(load, PartialLoad) else load
+            for coordinates, load in loads.items()
+        }
+
+    def _as_value(self, node: UOp, at: dict[UOp, int], axis: UOp | None, loaded: Element, is_reversed: bool) -> Element:
+        """What memory has, as the value of a LOAD."""
+        index, lanes = node.src[0], self.facts.lanes(node)
+        if is_reversed:
+            loaded = self._reverse(of_lanes(memory_type(memory_dtype(index.dtype)), lanes), loaded.name, lanes)
+        if node.dtype.is_bool:
+            zero = constant(dtypes.uint8, 0, lanes)
+            loaded = self.emitter.emit(f"icmp ne {of_lanes('i8', lanes)} {loaded.name}, {zero}")
+        if len(node.src) > 1 and self.mask(index, at, axis)[0] is not None:
+            condition, other = (self.values.operand(given, at, axis) for given in (index.src[2], node.src[1]))
+            loaded = self.emitter.emit(self.emitter.select(node.dtype, lanes, condition, loaded.name, other))
+        return loaded
 
     def _near_positions(self, index: UOp, at: dict[UOp, int], axis: UOp) -> list[int]:
         """The positions of the lanes of a vector relative to the base of the tile; none where they are not constants,
@@ -120,33 +146,45 @@ class Loads(Addresses):
 
     def _load_vector(
         self, index: UOp, at: dict[UOp, int], axis: UOp | None, mask: str | None, varies: bool, is_reversed: bool
-    ) -> Element:
+    ) -> Element | PartialLoad:
+        """Contiguous elements, in the order that they have in memory."""
         emitter, lanes, dtype = self.emitter, lane_count(axis), memory_dtype(index.dtype)
         kind = of_lanes(memory_type(dtype), lanes)
         pointer = self.pointer(index, at, axis)
         if is_reversed:
             pointer = self.moved(pointer, memory_type(dtype), 1 - lanes)
         if mask is None or not varies:
-            made = self._load(index, pointer, mask, lanes)
-        else:
-            assert axis is not None
-            if is_reversed:
-                mask = self._reverse(of_lanes("i1", lanes), mask, lanes).name
-            bits = f"{of_lanes('i1', lanes)} {mask}"
-            part = self._masked_load(index, axis, pointer.name, mask)
-            plain = f"load {kind}, ptr {pointer.name}, align {dtype.itemsize}"
-            load = PartialLoad(kind, bits, lambda: emitter.assign(plain), lambda: emitter.assign(part))
-            made = self._load_masked(index, at, axis, load, -1 if is_reversed else 1)
-        return self._reverse(kind, made.name, lanes) if is_reversed else made
+            return self._load(index, pointer, mask, lanes)
+        assert axis is not None
+        if is_reversed:
+            mask = self._reverse(of_lanes("i1", lanes), mask, lanes).name
 
-    def _load_masked(self, index: UOp, at: dict[UOp, int], axis: UOp, load: PartialLoad, stride: int) -> Element:
-        has_masks = self.has_masks(memory_dtype(index.dtype))
-        whole = None if has_masks else is_whole(self.values, index.src[2], at, axis)
+        own_mask = mask
+
+        def load_from(first: Element) -> str:
+            return emitter.assign(f"load {kind}, ptr {first.name}, align {dtype.itemsize}")
+
+        def load_masked(bits: str) -> str:
+            return emitter.assign(self._masked_load(index, axis, pointer.name, bits or own_mask))
+
+        whole = self.whole(index, at, axis)
         if whole is None:
-            return self.emitter.here(load.masked())
-        # Where sizes are launch arguments, memory may end before the size that the kernel knows.
-        inside = None if self.program.variables else is_inside(self.values, index, at, axis, stride)
-        return self.emitter.here(load.emit(self.values, whole, inside))
+            return emitter.here(load_masked(""))
+        kept = self.kept_lanes(index, at, axis)
+        if is_reversed:
+            kept = kept._replace(kept=self._reverse(kept.kind, kept.kept, lanes).name)
+        inside = self._inside(index, at, axis, -1 if is_reversed else 1)
+        return PartialLoad(kind, pointer, load_from, load_masked, kept, 1, whole, inside)
+
+    def whole(self, index: UOp, at: dict[UOp, int], axis: UOp) -> list[Condition] | None:
+        """What holds for a whole vector, where masked ones need a branch."""
+        has_masks = self.has_masks(memory_dtype(index.dtype))
+        return None if has_masks else whole_conditions(self.values, index.src[2], at, axis)
+
+    def _inside(self, index: UOp, at: dict[UOp, int], axis: UOp, stride: int) -> Condition | None:
+        """What holds where all lanes are in the memory; None where that is not known. Where sizes are launch arguments,
+        memory may end before the size that the kernel knows."""
+        return None if self.program.variables else inside_condition(self.values, index, at, axis, stride)
 
     def load_contiguous(self, index: UOp, at: dict[UOp, int], count: int) -> Element:
         """`count` contiguous elements from one on, along any axes; one bit masks them all."""
@@ -158,55 +196,58 @@ class Loads(Addresses):
         if mask is None:
             self._emit_prefetch(index, pointer, lanes * dtype.itemsize)
         else:
-            pointer = self._or_zeros(pointer, mask, dtype.itemsize * max(lanes, 1))
+            pointer = self.partial.or_zeros(pointer, mask, dtype.itemsize * max(lanes, 1))
         text = f"load {of_lanes(memory_type(dtype), lanes)}, ptr {pointer.name}, align {dtype.itemsize}"
         return self.emitter.emit(text)
 
-    def _or_zeros(self, pointer: Element, mask: str, nbytes: int) -> Element:
-        """The address, or that of zeros where the mask is off."""
-        self.zeros_bytes = max(self.zeros_bytes, nbytes)
-        return self.emitter.emit(f"select i1 {mask}, ptr {pointer.name}, ptr %zeros")
-
     def _load_strided(
         self, index: UOp, at: dict[UOp, int], axis: UOp, mask: str | None, varies: bool, stride: int
-    ) -> Element:
+    ) -> Element | PartialLoad:
         lanes, dtype = size_of(axis), memory_dtype(index.dtype)
         element = memory_type(dtype)
         first = self.pointer(index, at, axis)
         if mask is not None and not varies:
-            first = self._or_zeros(first, mask, dtype.itemsize * lanes * stride)
+            first = self.partial.or_zeros(first, mask, dtype.itemsize * lanes * stride)
 
-        def load_plain(start: int) -> str:
-            pointer = self.moved(first, element, start).name
-            return self.emitter.assign(f"load {of_lanes(element, lanes)}, ptr {pointer}, align {dtype.itemsize}")
+        def load_from(start: Element) -> str:
+            def load_at(offset: int) -> str:
+                pointer = self.moved(start, element, offset).name
+                return self.emitter.assign(f"load {of_lanes(element, lanes)}, ptr {pointer}, align {dtype.itemsize}")
 
-        def load_masked(start: int) -> str:
-            # Elements between the lanes are not accessed.
-            bits = of_lanes("i1", lanes)
-            order = [n // stride if n % stride == 0 else lanes for n in range(start, start + lanes)]
-            own = self.emitter.assign(f"shufflevector {bits} {mask}, {bits} zeroinitializer, {shuffle_mask(order)}")
-            return self.emitter.assign(self._masked_load(index, axis, self.moved(first, element, start).name, own))
-
-        def loaded(load_at: Callable[[int], str]) -> str:
             return load_strided(self.emitter.assign, load_at, element, lanes, stride)
 
         if mask is None or not varies:
-            return self.emitter.here(loaded(load_plain))
-        kind, bits = of_lanes(element, lanes), f"{of_lanes('i1', lanes)} {mask}"
-        load = PartialLoad(kind, bits, lambda: loaded(load_plain), lambda: loaded(load_masked))
-        return self._load_masked(index, at, axis, load, stride)
+            return self.emitter.here(load_from(first))
+
+        def load_masked(bits: str) -> str:
+            def load_at(offset: int) -> str:
+                # Elements between the lanes are not accessed.
+                flags = of_lanes("i1", lanes)
+                order = [n // stride if n % stride == 0 else lanes for n in range(offset, offset + lanes)]
+                text = f"shufflevector {flags} {bits or mask}, {flags} zeroinitializer, {shuffle_mask(order)}"
+                own = self.emitter.assign(text)
+                return self.emitter.assign(self._masked_load(index, axis, self.moved(first, element, offset).name, own))
+
+            return load_strided(self.emitter.assign, load_at, element, lanes, stride)
+
+        whole = self.whole(index, at, axis)
+        if whole is None:
+            return self.emitter.here(load_masked(""))
+        kept, inside = self.kept_lanes(index, at, axis), self._inside(index, at, axis, stride)
+        return PartialLoad(of_lanes(element, lanes), first, load_from, load_masked, kept, stride, whole, inside)
 
     def _masked_load(self, index: UOp, axis: UOp, pointer: str, mask: str) -> str:
         dtype, lanes = memory_dtype(index.dtype), size_of(axis)
         kind, bits = of_lanes(memory_type(dtype), lanes), of_lanes("i1", lanes)
         given = (("ptr", pointer), ("i32", str(dtype.itemsize)), (bits, mask), (kind, "zeroinitializer"))
         name = f"llvm.masked.load.{overload(dtype, lanes)}.p0"
-        return masked_call(self.emitter, name, kind, given, self.shares_function(index, axis))
+        return masked_call(self.emitter, name, kind, given, self.shares_function(index, axis, Ops.LOAD))
 
-    def shares_function(self, index: UOp, axis: UOp) -> bool:
-        """Whether masked accesses call a function: those of a tile of several vectors, on a processor without them."""
+    def shares_function(self, index: UOp, axis: UOp, op: Op) -> bool:
+        """Whether masked accesses call a function, on a processor without them: those of a tile of several vectors, or
+        of several accesses of a kernel, all loads or all stores."""
         vectors = math.prod(size_of(other) for other in self.facts.axes(index) if other is not axis)
-        return vectors >= MIN_VECTORS and not self.has_masks(memory_dtype(index.dtype))
+        return max(vectors, self._masked[op]) >= MIN_VECTORS and not self.has_masks(memory_dtype(index.dtype))
 
     def _emit_prefetch(self, index: UOp, pointer: Element, row_bytes: int) -> None:
         """Prefetches the lines that are loaded soon. A prefetch past the end of the buffer is harmless."""

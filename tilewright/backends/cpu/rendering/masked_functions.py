@@ -11,11 +11,16 @@ from tilewright.backends.cpu.code.llvm import FUNCTION_ATTRIBUTES
 from tilewright.backends.cpu.host.system import machine
 from tilewright.backends.cpu.rendering.instructions import Instructions
 
-# Masked vectors of a tile from which on they share a function.
+# Masked vectors of a tile, or masked loads or stores of a kernel, from which on they share a function.
 MIN_VECTORS = 4
 # A calling convention that keeps half of the vector registers, where there is one: the vectors of a tile that are live
 # around a call need not be spilled.
-_CONVENTION = {"aarch64": "aarch64_vector_pcs "}
+_CONVENTIONS = {"aarch64": "aarch64_vector_pcs "}
+
+
+def convention() -> str:
+    """How functions of a kernel's own are called, as LLVM spells it."""
+    return _CONVENTIONS.get(machine(), "")
 
 
 def masked_call(
@@ -27,15 +32,14 @@ def masked_call(
         return emitter.call(intrinsic, result, *arguments)
     names = [value if _is_constant(value) else f"%given{number}" for number, (_, value) in enumerate(arguments)]
     given = [(kind, value) for (kind, value), name in zip(arguments, names, strict=True) if name.startswith("%given")]
-    convention = _CONVENTION.get(machine(), "")
     name = intrinsic.removeprefix("llvm.")
     if name not in emitter.declarations:
         inner = emitter.call(intrinsic, result, *((kind, n) for (kind, _), n in zip(arguments, names, strict=True)))
         parameters = ", ".join(f"{kind} {n}" for (kind, _), n in zip(arguments, names, strict=True) if n[0] == "%")
         body = f"  {inner}\n  ret void" if result == "void" else f"  %found = {inner}\n  ret {result} %found"
-        header = f"define internal {convention}{result} @{name}({parameters}) noinline {FUNCTION_ATTRIBUTES}"
+        header = f"define internal {convention()}{result} @{name}({parameters}) noinline {FUNCTION_ATTRIBUTES}"
         emitter.declarations[name] = f"{header} {{\n{body}\n}}"
-    return emitter.call(name, result, *given, flags=convention)
+    return emitter.call(name, result, *given, flags=convention())
 
 
 def _is_constant(value: str) -> bool:

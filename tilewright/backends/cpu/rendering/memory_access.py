@@ -12,9 +12,9 @@ from tilewright.backends.cpu.rendering.addresses import lane_count
 from tilewright.backends.cpu.rendering.instructions import memory_type, of_lanes, overload, value_type
 from tilewright.backends.cpu.rendering.loads import Loads
 from tilewright.backends.cpu.rendering.masked_functions import masked_call
+from tilewright.backends.cpu.rendering.partial_vectors import PartialStore
 from tilewright.backends.cpu.rendering.prefetch import is_walked
 from tilewright.backends.cpu.rendering.shuffles import interleave
-from tilewright.backends.cpu.rendering.whole_vectors import branch, is_whole
 from tilewright.codegen.tiles import memory_dtype, tile_part
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import Ops
@@ -40,6 +40,7 @@ class MemoryAccess(Loads):
         emitter, axis, lanes = self.emitter, self.facts.vector_axis(node), self.facts.lanes(node)
         stride = self.stride(index, axis)
         rows: list[tuple[str, str]] = []
+        partial: list[PartialStore] = []
         for _, at in self.values.elements(node):
             mask, varies = (None, False) if index in self.holding else self.mask(index, at, axis)
             name = self.values.operand(value, at, axis)
@@ -51,8 +52,11 @@ class MemoryAccess(Loads):
             elif mask is None:
                 rows.append((name, self.pointer(index, at, axis).name))
             else:
-                self._store_masked(index, at, axis, name, mask, varies)
+                made = self._store_masked(index, at, axis, name, mask, varies)
+                partial += [made] if made is not None else []
         self._store_rows(index, axis, rows)
+        if partial:
+            self.partial.store(partial)
 
     def _store_rows(self, index: UOp, axis: UOp | None, rows: list[tuple[str, str]]) -> None:
         """Non-temporal stores must be aligned. Where the given buffer is not, which one test decides for all rows, they
@@ -106,7 +110,8 @@ class MemoryAccess(Loads):
 
     def _store_masked(
         self, index: UOp, at: dict[UOp, int], axis: UOp | None, name: str, mask: str, varies: bool
-    ) -> None:
+    ) -> PartialStore | None:
+        """Emits a masked store, or returns one that needs a branch."""
         emitter, lanes, dtype = self.emitter, lane_count(axis), memory_dtype(index.dtype)
         kind = of_lanes(memory_type(dtype), lanes)
         pointer = self.pointer(index, at, axis).name
@@ -114,20 +119,19 @@ class MemoryAccess(Loads):
             assert axis is not None
             given = ((kind, name), ("ptr", pointer), ("i32", str(dtype.itemsize)), (of_lanes("i1", lanes), mask))
             function = f"llvm.masked.store.{overload(dtype, lanes)}.p0"
-            text = masked_call(emitter, function, "void", given, self.shares_function(index, axis))
-            whole = None if self.has_masks(dtype) else is_whole(self.values, index.src[2], at, axis)
-            if whole is None:
-                emitter.line(f"  {text}")
-                return
-            plain = f"store {kind} {name}, ptr {pointer}, align {dtype.itemsize}"
-            branch(self.values, whole, lambda: emitter.line(f"  {plain}"), lambda: emitter.line(f"  {text}"))
-            return
+            masked = masked_call(emitter, function, "void", given, self.shares_function(index, axis, Ops.STORE))
+            whole = self.whole(index, at, axis)
+            if whole is not None:
+                return PartialStore(f"store {kind} {name}, ptr {pointer}, align {dtype.itemsize}", masked, whole)
+            emitter.line(f"  {masked}")
+            return None
         if not lanes and _is_indirect(index):
             self._store_if(f"{kind} {name}, ptr {pointer}, align {dtype.itemsize}", mask)
-            return
+            return None
         self.trash_bytes = max(self.trash_bytes, dtype.itemsize * max(lanes, 1))
         pointer = emitter.assign(f"select i1 {mask}, ptr {pointer}, ptr %trash")
         emitter.line(f"  store {kind} {name}, ptr {pointer}, align {dtype.itemsize}")
+        return None
 
     def _store_if(self, stored: str, mask: str) -> None:
         """A store to a computed index, in a separate block: nearly every index is in range, and with a predicted branch

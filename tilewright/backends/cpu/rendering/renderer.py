@@ -133,6 +133,7 @@ class Renderer:
                 text = f"  {name} = phi {kind} [ {element.name}, %{entered_from} ]"
                 loop.phis.append(_Phi(acc, coordinates, element.name, text, emitter.reserve_line()))
                 self.values[acc][coordinates] = emitter.here(name)
+        emitter.begin_body(entered_from, label)
         # LLVM's loop strength reduction changes only innermost loops, but analyses how every address depends on all
         # loops around them. For far loops that takes a quarter of the time of a kernel, and changes nothing.
         if axis in self.far_loops:
@@ -158,6 +159,8 @@ class Renderer:
         emitter.close_loop()
         emitter.line(f"  br label %{label}.end")
         emitter.line(f"{label}.end:")
+        for step in emitter.end_body():
+            emitter.line(step)
         emitter.line(f"  {counter}.next = add nuw nsw {loop.kind} {counter}, 1")
         limit = limit or loop.count or str(size_of(loop.axis))
         emitter.line(f"  %{label}.more = icmp ult {loop.kind} {counter}.next, {limit}")

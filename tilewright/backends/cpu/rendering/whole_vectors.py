@@ -1,14 +1,13 @@
-"""Whole vectors of masked accesses. In: the mask of an access along a vector axis. Out: one bit that says whether it
-holds in every lane, and a branch on it.
+"""Whole vectors of masked accesses. In: the masks of the vectors of a tile. Out: one bit that says whether they hold in
+every lane of all vectors, and a branch on it. `partial_vectors` has the accesses.
 
-A processor without masked vector loads and stores tests and moves lane by lane. In a loop over a padded axis nearly
-every vector is whole: behind a branch, which is predicted, it is one plain load or store. A load of another vector
-reads all lanes where they are in the buffer, and selects."""
+In a loop over a padded axis nearly every tile is whole: behind a branch, which is predicted, its vectors are plain
+loads or stores. A tile has one branch: with one for each vector, compiling them would take most of a kernel's time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from tilewright.backends.cpu.rendering.instructions import scalar_type
 from tilewright.backends.cpu.rendering.values import Values
@@ -19,25 +18,40 @@ from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import size_of
 
+T = TypeVar("T")
 
-def is_whole(values: Values, mask: UOp, at: dict[UOp, int], axis: UOp) -> str | None:
-    """Whether the mask holds in all lanes, as one bit; None where that does not follow from its first and last lane."""
-    bits = []
+# Which of the offsets that a variable is compared with, plus each of them, decide for all the others.
+_DECISIVE: dict[str, tuple[Callable[[Iterable[int]], int], ...]] = {"slt": (max,), "sge": (min,), "ule": (min, max)}
+
+
+class Condition(NamedTuple):
+    """`variable + offset`, of this type, compared with a limit; or one bit, the variable, where nothing is compared."""
+
+    variable: str
+    offset: int = 0
+    kind: str = ""
+    comparison: str = ""
+    limit: str = ""
+
+
+# ---------------------------------------------------------------- conditions
+
+
+def whole_conditions(values: Values, mask: UOp, at: dict[UOp, int], axis: UOp) -> list[Condition] | None:
+    """What holds where the mask holds in all lanes; None where that does not follow from its first and last lane."""
+    found = []
     for part in parts_of(mask, Ops.AND):
         if axis in values.facts.axes(part):
-            bit = _holds_everywhere(values, part, at, axis)
-            if bit is None:
+            condition = _holds_everywhere(values, part, at, axis)
+            if condition is None:
                 return None
-            bits.append(bit)
+            found.append(condition)
         else:
-            bits.append(values.operand(part, at, None))
-    total = bits[0]
-    for bit in bits[1:]:
-        total = values.emitter.assign(f"and i1 {total}, {bit}")
-    return total
+            found.append(Condition(values.operand(part, at, None)))
+    return found
 
 
-def _holds_everywhere(values: Values, part: UOp, at: dict[UOp, int], axis: UOp) -> str | None:
+def _holds_everywhere(values: Values, part: UOp, at: dict[UOp, int], axis: UOp) -> Condition | None:
     """A comparison with a bound holds in all lanes if it holds in the lane with the greatest value, or the least. None
     for other conditions."""
     is_least = part.op is Ops.XOR and part.src[1].is_const and part.src[1].arg is True
@@ -50,16 +64,16 @@ def _holds_everywhere(values: Values, part: UOp, at: dict[UOp, int], axis: UOp) 
     position = affine(compared)
     step = position.terms.get(axis, 0)
     lane = size_of(axis) - 1 if (step > 0) != is_least else 0
-    value = _scalar(values, position, {**at, axis: lane}, axis, scalar_type(compared.dtype))
-    if not step or value is None:
+    kind = scalar_type(compared.dtype)
+    found = _in_lane(values, position, {**at, axis: lane}, axis, kind)
+    if not step or found is None:
         return None
-    limit = values.operand(bound, at, None)
-    return values.emitter.assign(f"icmp {'sge' if is_least else 'slt'} {scalar_type(compared.dtype)} {value}, {limit}")
+    return Condition(*found, kind, "sge" if is_least else "slt", values.operand(bound, at, None))
 
 
-def _scalar(values: Values, position: Affine, at: dict[UOp, int], axis: UOp, kind: str) -> str | None:
-    """The value of a sum in one lane; None where the sum is not affine in the lane."""
-    offset, total = position.constant, None
+def _in_lane(values: Values, position: Affine, at: dict[UOp, int], axis: UOp, kind: str) -> tuple[str, int] | None:
+    """The value of a sum in one lane, as a variable and an offset; None where the sum is not affine in the lane."""
+    offset, total = int(position.constant), ""
     for atom, step in position.terms.items():
         if atom in at:
             offset += step * at[atom]
@@ -67,54 +81,59 @@ def _scalar(values: Values, position: Affine, at: dict[UOp, int], axis: UOp, kin
             return None
         else:
             name = values.operand(atom, at, None)
-            name = values.emitter.assign(f"mul {kind} {name}, {step}") if step != 1 else name
-            total = name if total is None else values.emitter.assign(f"add {kind} {total}, {name}")
-    return str(offset) if total is None else values.emitter.assign(f"add {kind} {total}, {offset}")
+            name = _reused(values, f"mul {kind} {name}, {step}") if step != 1 else name
+            total = _reused(values, f"add {kind} {total}, {name}") if total else name
+    return total or "0", offset
 
 
-def is_inside(values: Values, index: UOp, at: dict[UOp, int], axis: UOp, stride: int) -> str | None:
-    """Whether the elements of all lanes are in the memory, so that loads may read those that are masked off."""
+def _reused(values: Values, text: str) -> str:
+    """The result of an instruction that other vectors need too."""
+    return values.emitter.once((text, 0), text, len(values.emitter.loops)).name
+
+
+def inside_condition(values: Values, index: UOp, at: dict[UOp, int], axis: UOp, stride: int) -> Condition | None:
+    """What holds where the elements of all lanes are in the memory, so that loads may read those that are masked
+    off."""
     last = memory_of(index).arg.size - 1 - abs(stride) * (size_of(axis) - 1)
     lane, kind = size_of(axis) - 1 if stride < 0 else 0, scalar_type(index.src[1].dtype)
-    first = _scalar(values, affine(index.src[1]), {**at, axis: lane}, axis, kind)
-    return None if first is None or last < 0 else values.emitter.assign(f"icmp ule {kind} {first}, {last}")
+    first = _in_lane(values, affine(index.src[1]), {**at, axis: lane}, axis, kind)
+    return None if first is None or last < 0 else Condition(*first, kind, "ule", str(last))
 
 
-def branch(values: Values, condition: str, whole: Callable[[], Any], partial: Callable[[], Any]) -> tuple[Any, ...]:
+def all_hold(values: Values, conditions: Iterable[Condition]) -> str:
+    """One bit. Of the comparisons of one variable with one limit, those with the least and the greatest offset are
+    made."""
+    offsets: dict[Condition, set[int]] = {}
+    for condition in conditions:
+        offsets.setdefault(condition._replace(offset=0), set()).add(condition.offset)
+    bits = []
+    for (variable, _, kind, comparison, limit), found in offsets.items():
+        if not comparison:
+            bits.append(variable)
+        for offset in sorted({choose(found) for choose in _DECISIVE.get(comparison, ())}):
+            compared = _reused(values, f"add {kind} {variable}, {offset}") if offset else variable
+            bits.append(_reused(values, f"icmp {comparison} {kind} {compared}, {limit}"))
+    total, *others = bits
+    for bit in others:
+        total = _reused(values, f"and i1 {total}, {bit}")
+    return total
+
+
+# ---------------------------------------------------------------- branches
+
+
+def branch(values: Values, condition: str, whole: Callable[[], T], partial: Callable[[], T]) -> tuple[T, str, T, str]:
     """Emits both behind a branch. Out: the result of each, followed by the label of its block, as a phi takes them."""
     emitter, label = values.emitter, values.emitter.fresh("vector")
     emitter.line(f"  br i1 {condition}, label %{label}.whole, label %{label}.partial")
-    made: list[Any] = []
+    made: list[tuple[T, str]] = []
     for name, emit in (("whole", whole), ("partial", partial)):
         emitter.begin_block(f"{label}.{name}")
         # A name that one block defines is not defined in the other, nor after both.
         reused = dict(emitter.reused)
-        made += emit(), f"%{emitter.label}"
+        result = emit()
+        made.append((result, f"%{emitter.label}"))
         emitter.reused = reused
         emitter.line(f"  br label %{label}.done")
     emitter.begin_block(f"{label}.done")
-    return tuple(made)
-
-
-class PartialLoad(NamedTuple):
-    """A masked load for a processor without them. `plain` emits it without the mask; `masked` emits it lane by lane,
-    and is used only for vectors that cross the end of the buffer. `mask` is the mask with its type."""
-
-    kind: str
-    mask: str
-    plain: Callable[[], str]
-    masked: Callable[[], str]
-
-    def emit(self, values: Values, whole: str, inside: str | None) -> str:
-        return self._phi(values, branch(values, whole, self.plain, lambda: self._emit_part(values, inside)))
-
-    def _emit_part(self, values: Values, inside: str | None) -> str:
-        if inside is None:
-            return self.masked()
-        return self._phi(values, branch(values, inside, lambda: self._read_and_select(values), self.masked))
-
-    def _read_and_select(self, values: Values) -> str:
-        return values.emitter.assign(f"select {self.mask}, {self.kind} {self.plain()}, {self.kind} zeroinitializer")
-
-    def _phi(self, values: Values, found: tuple[str, ...]) -> str:
-        return values.emitter.assign("phi {} [ {}, {} ], [ {}, {} ]".format(self.kind, *found))
+    return (*made[0], *made[1])

@@ -1,0 +1,127 @@
+"""Masked loads and stores for processors without them. In: the vectors of a tile, each with its mask. Out: text.
+
+All vectors of a tile are behind one branch. Where they are whole (`whole_vectors`) they are plain loads or stores.
+Other loads read all lanes and keep some. The few that cross the end of a buffer, and other stores, are those of LLVM,
+which tests and moves each lane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from tilewright.backends.cpu.rendering.emitter import Element
+from tilewright.backends.cpu.rendering.values import Values
+from tilewright.backends.cpu.rendering.whole_vectors import Condition, all_hold, branch
+from tilewright.base.records import NamedTuple
+
+
+class Lanes(NamedTuple):
+    """The mask of a vector: a bit for all of it, empty where there is none, and words of which those of the lanes that
+    are kept have all bits set. `bits` is the size of a word, `size` the number of lanes."""
+
+    bit: str
+    kept: str
+    bits: int
+    size: int
+
+    @property
+    def kind(self) -> str:
+        """The type of the words."""
+        return f"<{self.size} x i{self.bits}>"
+
+
+class PartialLoad(NamedTuple):
+    """A masked load of a vector. `load` emits it without the mask, from a pointer on, at a stride; `masked` emits it
+    lane by lane, with other bits for the lanes where they are given."""
+
+    kind: str
+    first: Element
+    load: Callable[[Element], str]
+    masked: Callable[[str], str]
+    lanes: Lanes
+    stride: int
+    whole: list[Condition]
+    inside: Condition | None
+
+
+class PartialStore(NamedTuple):
+    """A masked store of a vector: its text without the mask, and with it."""
+
+    plain: str
+    masked: str
+    whole: list[Condition]
+
+
+class PartialVectors:
+    """Writes them, and knows how many zeros on the stack they use."""
+
+    def __init__(self, values: Values) -> None:
+        self.values = values
+        self.emitter = values.emitter
+        self.zeros_bytes = 0
+
+    def or_zeros(self, pointer: Element, mask: str, nbytes: int) -> Element:
+        """The address, or that of zeros on the stack where the mask is off."""
+        self.zeros_bytes = max(self.zeros_bytes, nbytes)
+        return self.emitter.emit(f"select i1 {mask}, ptr {pointer.name}, ptr %zeros")
+
+    # ------------------------------------------------------------ loads
+
+    def load(self, loads: Sequence[PartialLoad]) -> list[str]:
+        """The vectors of a tile."""
+        whole = all_hold(self.values, [condition for load in loads for condition in load.whole])
+        insides = [load.inside for load in loads if load.inside is not None]
+        # In front of the branch, where the names that it shares with the other condition are defined.
+        inside = all_hold(self.values, insides) if len(insides) == len(loads) else None
+
+        def load_whole() -> list[str]:
+            return [load.load(load.first) for load in loads]
+
+        def load_kept() -> list[str]:
+            return [self._load_kept(load) for load in loads]
+
+        def load_rest() -> list[str]:
+            return [load.masked(self._bits(load.lanes)) for load in loads]
+
+        def load_part() -> list[str]:
+            if inside is None:
+                return [load.masked("") for load in loads]
+            return self._merged(loads, branch(self.values, inside, load_kept, load_rest))
+
+        return self._merged(loads, branch(self.values, whole, load_whole, load_part))
+
+    def _merged(self, loads: Sequence[PartialLoad], found: tuple[list[str], str, list[str], str]) -> list[str]:
+        """The vectors of both blocks of a branch, behind it."""
+        ones, first, others, second = found
+        rows = zip(loads, ones, others, strict=True)
+        texts = [f"phi {load.kind} [ {one}, {first} ], [ {other}, {second} ]" for load, one, other in rows]
+        return [self.emitter.assign(text) for text in texts]
+
+    def _bits(self, lanes: Lanes) -> str:
+        """The mask as a bit for each lane. It is made where it is needed, from what the likely block needs."""
+        bits, kind = self.emitter.assign(f"icmp ne {lanes.kind} {lanes.kept}, zeroinitializer"), f"<{lanes.size} x i1>"
+        text = f"select i1 {lanes.bit}, {kind} {bits}, {kind} zeroinitializer"
+        return self.emitter.assign(text) if lanes.bit else bits
+
+    def _load_kept(self, load: PartialLoad) -> str:
+        """Reads all lanes and keeps some."""
+        emitter, lanes = self.emitter, load.lanes
+        span = lanes.size * lanes.bits // 8 * load.stride
+        name = load.load(self.or_zeros(load.first, lanes.bit, span) if lanes.bit else load.first)
+        if load.kind == lanes.kind:
+            return emitter.assign(f"and {lanes.kind} {name}, {lanes.kept}")
+        name = emitter.assign(f"bitcast {load.kind} {name} to {lanes.kind}")
+        name = emitter.assign(f"and {lanes.kind} {name}, {lanes.kept}")
+        return emitter.assign(f"bitcast {lanes.kind} {name} to {load.kind}")
+
+    # ------------------------------------------------------------ stores
+
+    def store(self, stores: Sequence[PartialStore]) -> None:
+        """The vectors of a tile."""
+
+        def emit(texts: Iterable[str]) -> None:
+            for text in texts:
+                self.emitter.line(f"  {text}")
+
+        whole = all_hold(self.values, [condition for store in stores for condition in store.whole])
+        texts = [(store.plain, store.masked) for store in stores]
+        branch(self.values, whole, lambda: emit(plain for plain, _ in texts), lambda: emit(part for _, part in texts))
