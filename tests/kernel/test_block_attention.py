@@ -38,6 +38,8 @@ CALL = BlockAttention(
     columns=12,
     scale=0.7,
     is_causal=True,
+    mask=None,
+    dropout=0.0,
     groups=2,
 )
 Array = np.ndarray[Any, Any]

@@ -374,7 +374,7 @@ def test_a_folder_with_one_file(tmp_path: Path) -> None:
     ("content", "complaint"),
     [
         ("{", "not JSON"),
-        ("[1]", "no 'weight_map'"),
+        ("[1]", "a JSON list where an object should be"),
         ('{"weight_map": [1]}', "no 'weight_map'"),
         ('{"weight_map": {"a": 1}}', "'a' is in 1"),
         ('{"weight_map": {"a": "../secret.safetensors"}}', "'../secret.safetensors'"),

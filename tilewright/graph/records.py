@@ -106,6 +106,10 @@ class Program:
     def sections(self) -> int:
         return 1 if self.section is None else int(self.section.src[0].arg)
 
+    @property
+    def variable_names(self) -> tuple[str, ...]:
+        return tuple(variable.arg[0] for variable in self.variables)
+
 
 @record
 class Slot:

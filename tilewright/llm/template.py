@@ -13,7 +13,7 @@ from typing import Any
 
 from tilewright.base.errors import TemplateError, UnsupportedError
 from tilewright.llm.tokenizer import Tokenizer
-from tilewright.llm.tokenizer_files import read_json
+from tilewright.llm.tokenizer_files import read_settings
 
 Message = Mapping[str, Any]
 
@@ -111,7 +111,7 @@ def _text_of_folder(folder: Path) -> str:
     plain = folder / "chat_template.jinja"
     if plain.is_file():
         return plain.read_text(encoding="utf-8")
-    found = read_json(folder, "tokenizer_config.json").get("chat_template") if folder.is_dir() else None
+    found = read_settings(folder, "tokenizer_config.json").get("chat_template") if folder.is_dir() else None
     if isinstance(found, list):  # several by name
         named = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}
         found = named.get("default", "")

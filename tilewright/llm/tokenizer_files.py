@@ -16,6 +16,7 @@ from tilewright.llm.byte_pairs import byte_pair_encoder, bytes_of_piece, load_li
 from tilewright.llm.sentence_pieces import SPACE, sentence_piece_encoder
 from tilewright.llm.tokenizer import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Tokenizer
 from tilewright.nn.formats.gguf_values import is_list
+from tilewright.nn.formats.mapped import read_json
 
 _MAX_VOCABULARY = 1 << 22
 
@@ -139,7 +140,7 @@ def tokenizer_of_folder(folder: Path) -> Tokenizer:
         described = json.loads(text)
     except Exception as error:  # the library raises no narrower class
         raise FileFormatError("tokenizer", f"{str(path)!r} is not a tokenizer: {error}", "fetch it again") from error
-    return _LibraryTokenizer(made, described, read_json(folder, "tokenizer_config.json"), _ends_of(folder))
+    return _LibraryTokenizer(made, described, read_settings(folder, "tokenizer_config.json"), _ends_of(folder))
 
 
 class _LibraryTokenizer(Tokenizer):
@@ -189,7 +190,7 @@ class _LibraryTokenizer(Tokenizer):
 
 def _ends_of(folder: Path) -> list[int]:
     """The end tokens of generation_config.json, which are a number or a list."""
-    found = read_json(folder, "generation_config.json").get("eos_token_id")
+    found = read_settings(folder, "generation_config.json").get("eos_token_id")
     return [token for token in (found if isinstance(found, list) else [found]) if isinstance(token, int)]
 
 
@@ -198,18 +199,9 @@ def _text_of(token: Any) -> str:
     return str(token.get("content", "")) if isinstance(token, dict) else str(token or "")
 
 
-def read_json(folder: Path, name: str) -> dict[str, Any]:
-    """The record in a file of a folder; empty where there is no such file."""
-    path = folder / name
-    if not path.is_file():
-        return {}
-    try:
-        found = json.loads(_read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise FileFormatError("tokenizer", f"{str(path)!r} is not JSON: {error}", "fetch it again") from error
-    if not isinstance(found, dict):
-        raise FileFormatError("tokenizer", f"{str(path)!r} holds no record", "fetch it again")
-    return found
+def read_settings(folder: Path, name: str) -> dict[str, Any]:
+    """The JSON object in a file of a folder; empty where there is no such file."""
+    return read_json("tokenizer", folder / name) if (folder / name).is_file() else {}
 
 
 def _read_text(path: Path) -> str:
@@ -251,4 +243,4 @@ def tokenizer_of_stories(path: Path) -> Tokenizer:
     return _sentence_pieces(pieces, kinds, scores, 0, True, True, bos=_STORIES_BOS, eos=_STORIES_EOS)
 
 
-__all__ = ["load_tokenizer", "read_json", "tokenizer_of_facts", "tokenizer_of_folder", "tokenizer_of_stories"]
+__all__ = ["load_tokenizer", "read_settings", "tokenizer_of_facts", "tokenizer_of_folder", "tokenizer_of_stories"]

@@ -100,7 +100,7 @@ class Driver(ABC):
     compile_threads = 1  # how many programs may be compiled at once, each by a thread of its own
     keeps_launches = False  # whether it has `launch_of` and `load_kept`: a stored kernel is loaded without its program
     shares_kernels = False  # whether small kernels that differ in sizes alone are one dynamic kernel (decision 31)
-    takes_variables = False  # whether a launch may give the values of a program's VARIABLEs: it has `bind_variables`
+    takes_variables = False  # whether a launch may give the values of a program's VARIABLEs
     keeps_values = True  # whether its memory holds values: that of the NULL device does not
     # Whether a prepared list takes any memory at later runs: it is not specialised to addresses, and keeps none.
     rebinds_lists = False
@@ -166,12 +166,14 @@ class Driver(ABC):
         raise NotImplementedError
 
     def bind_variables(self, kernel: Any, values: Mapping[str, int]) -> Any:
-        """A loaded kernel that is launched with these values of its VARIABLEs, by name."""
-        raise NotImplementedError
+        """A loaded kernel that is launched with these values of its VARIABLEs, by name. By default a kernel is a
+        NamedTuple: `variables` are their names, `values` their values, which are empty until they are bound."""
+        return kernel._replace(values=tuple(values[name] for name in kernel.variables))
 
     def variables_of(self, kernel: Any) -> tuple[str, ...]:
         """The names of a loaded kernel's VARIABLEs, in the order of a launch's arguments; none once they are bound."""
-        return ()
+        names: tuple[str, ...] = kernel.variables if self.takes_variables and not kernel.values else ()
+        return names
 
     def disassemble(self, source: str) -> str:
         """The machine code of a program's text, for people."""
@@ -279,6 +281,17 @@ def _several_devices(names: Sequence[str]) -> Devices:
 def open_driver(name: str) -> Driver:
     driver = _drivers.get(name)
     return driver if driver is not None else _open(canonical_device(name))
+
+
+def target_of(devices: Devices) -> Target | None:
+    """The facts of a device; None where there are several, or where it cannot be opened, which is an error when
+    something is computed."""
+    if not isinstance(devices, str):
+        return None
+    try:
+        return open_driver(devices).target
+    except DeviceError:
+        return None
 
 
 def _open(name: str) -> Driver:

@@ -250,9 +250,15 @@ class CpuDriver(HostDriver):
             symbol = CpuCLanguage().kernel_name(program)
         thread = next((axis for axis in program.global_ranges if axis.arg.kind is AxisType.THREAD), None)
         extent = 1 if thread is None else int(thread.src[0].arg)
-        names = [variable.arg[0] for variable in program.variables]
-        facts = {"symbol": symbol, "extent": extent, "grain": self._grain(program, extent), "panel": panel}
-        return {**facts, "variables": names, "work": _work_of_step(program, extent), "counts": _counts(program)}
+        return {
+            "symbol": symbol,
+            "extent": extent,
+            "grain": self._grain(program, extent),
+            "panel": panel,
+            "variables": program.variable_names,
+            "work": _work_of_step(program, extent),
+            "counts": _counts(program),
+        }
 
     def load_kept(self, binary: bytes, launch: dict[str, Any]) -> CpuKernel:
         panels.ensure(launch["panel"])
@@ -270,12 +276,9 @@ class CpuDriver(HostDriver):
         return self.takes_variables
 
     def bind_variables(self, kernel: CpuKernel, values: Mapping[str, int]) -> CpuKernel:
-        given = tuple(values[name] for name in kernel.variables)
-        steps = kernel.worth / math.prod([max(given[number], 1) for number, _ in kernel.counts])
-        return kernel._replace(values=given, grain=max(int(steps), kernel.extent // self._chunks, 1))
-
-    def variables_of(self, kernel: CpuKernel) -> tuple[str, ...]:
-        return () if kernel.values else kernel.variables
+        bound: CpuKernel = super().bind_variables(kernel, values)
+        steps = kernel.worth / math.prod([max(bound.values[number], 1) for number, _ in kernel.counts])
+        return bound._replace(grain=max(int(steps), kernel.extent // self._chunks, 1))
 
     def _grain(self, program: Program, extent: int) -> int:
         """Iterations of the thread axis in a chunk: several chunks a core, each of at least MIN_GRAIN work."""

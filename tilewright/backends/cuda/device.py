@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from tilewright.backends.cuda import card as facts
 from tilewright.backends.cuda.card import Card
@@ -152,7 +152,7 @@ class CudaDriver(Driver):
         written = tuple(start + param.slot for param in program.params if param.is_written for start in starts)
         maps = product.maps if product is not None else chain.maps if chain is not None else ()
         sizes = tuple(param.size * param.dtype.itemsize for param in program.params for _ in starts)
-        names = tuple(variable.arg[0] for variable in program.variables)
+        names = program.variable_names
         kernel = CudaKernel(function, launch.grid, launch.group, shared_bytes, slots, maps, written, sizes, names)
         kernel = kernel._replace(has_table=program.section is not None)
         self.programs[int(function)] = program
@@ -184,12 +184,6 @@ class CudaDriver(Driver):
             binary = self.compile(render_program(program, is_restricted=False))
             self.unrestricted[key] = self.load(binary, program)._replace(written=())
         return self.unrestricted[key]._replace(values=kernel.values)
-
-    def variables_of(self, kernel: CudaKernel) -> tuple[str, ...]:
-        return () if kernel.values else kernel.variables
-
-    def bind_variables(self, kernel: CudaKernel, values: Mapping[str, int]) -> CudaKernel:
-        return kernel._replace(values=tuple(values[name] for name in kernel.variables))
 
     def synchronize(self) -> None:
         self.card.synchronize()

@@ -89,6 +89,9 @@ class NullDriver(Driver):
     def load(self, binary: bytes, program: Program) -> Program:
         return program
 
+    def variables_of(self, kernel: Any) -> tuple[str, ...]:
+        return ()  # nothing runs, so none needs a value
+
     def prepare(self, launches: Sequence[tuple[Any, Sequence[Address]]]) -> NullRunner:
         return NullRunner()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tilewright.backends.opencl.language import OpenCLLanguage
@@ -105,7 +105,8 @@ class OpenCLKernel(NamedTuple):
     launch: Launch
     slots: tuple[int, ...]  # the slot of each parameter
     has_groups: bool
-    variables: tuple[tuple[str, str], ...] = ()  # name and type, after the buffers
+    variables: tuple[str, ...] = ()  # after the buffers
+    types: tuple[str, ...] = ()  # of the variables
     values: tuple[int, ...] = ()  # of the variables, once they are bound
 
 
@@ -165,7 +166,7 @@ def _word(kernel: OpenCLKernel, number: int, value: int) -> Any:
     """A number as the bytes that a kernel takes."""
     import numpy
 
-    return numpy.dtype(kernel.variables[number][1]).type(value)
+    return numpy.dtype(kernel.types[number]).type(value)
 
 
 class OpenCLDriver(Driver):
@@ -219,14 +220,8 @@ class OpenCLDriver(Driver):
         built = self._build(_library().Program(self.context, [self.device], [binary]))
         name = OpenCLLanguage(program).kernel_name(program)
         slots = argument_slots(program)
-        variables = tuple((variable.arg[0], variable.dtype.name) for variable in program.variables)
-        return OpenCLKernel(built, name, plan_launch(program), slots, has_groups(program), variables)
-
-    def variables_of(self, kernel: OpenCLKernel) -> tuple[str, ...]:
-        return () if kernel.values else tuple(name for name, _ in kernel.variables)
-
-    def bind_variables(self, kernel: OpenCLKernel, values: Mapping[str, int]) -> OpenCLKernel:
-        return kernel._replace(values=tuple(values[name] for name, _ in kernel.variables))
+        names, types = program.variable_names, tuple(variable.dtype.name for variable in program.variables)
+        return OpenCLKernel(built, name, plan_launch(program), slots, has_groups(program), names, types)
 
     def _build(self, program: Any) -> Any:
         with warnings.catch_warnings():

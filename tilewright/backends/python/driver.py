@@ -132,7 +132,7 @@ class PythonDriver(HostDriver):
         return program
 
     def variables_of(self, kernel: Kernel) -> tuple[str, ...]:
-        return tuple(node.arg[0] for node in kernel.variables) if isinstance(kernel, Program) else ()
+        return kernel.variable_names if isinstance(kernel, Program) else ()
 
     def bind_variables(self, kernel: Program, values: Mapping[str, int]) -> BoundProgram:
         return BoundProgram(kernel, dict(values))

@@ -3,7 +3,7 @@ Memory belongs to the device: the host copies in and out. WEBGPU:1 and so on are
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tilewright.backends.webgpu.adapter import open_adapter, webgpu_target
@@ -101,14 +101,7 @@ class WebGpuDriver(Driver):
             )
         except self.wgpu.GPUError as error:
             raise CompileError(str(error), source=source) from error
-        names = tuple(variable.arg[0] for variable in program.variables)
-        return WebGpuKernel(pipeline, layout, plan_launch(program).grid, program.params, names)
-
-    def variables_of(self, kernel: WebGpuKernel) -> tuple[str, ...]:
-        return () if kernel.values else kernel.variables
-
-    def bind_variables(self, kernel: WebGpuKernel, values: Mapping[str, int]) -> WebGpuKernel:
-        return kernel._replace(values=tuple(values[name] for name in kernel.variables))
+        return WebGpuKernel(pipeline, layout, plan_launch(program).grid, program.params, program.variable_names)
 
     def _layout(self, count: int, kind: str) -> Any:
         stage = self.wgpu.ShaderStage.COMPUTE

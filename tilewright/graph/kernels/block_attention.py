@@ -14,15 +14,16 @@ not visited. The order of every sum depends on the shapes and the target's regis
 
 from __future__ import annotations
 
-from tilewright.base.dtype import DType, dtypes
+from tilewright.base.dtype import dtypes
 from tilewright.base.records import NamedTuple, record
-from tilewright.graph.kernels.attention import LOG2_E, MINUS_INFINITY, base_two, finite_base
+from tilewright.graph.kernels.attention import LOG2_E, MINUS_INFINITY, finite_base
 from tilewright.graph.kernels.block_builder import (
     BASED,
     FOLDED,
     SCORED,
     SUMMED,
     WEIGHED,
+    AttentionCall,
     Builder,
     Rows,
     Size,
@@ -34,7 +35,7 @@ from tilewright.graph.kernels.nodes import after, barrier, end, load, store
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.spec import Op
-from tilewright.graph.uop import UOp, const, index_const
+from tilewright.graph.uop import UOp, index_const
 
 # Rows of a strip: a multiple of the rows of every register tile.
 STRIP = 24
@@ -52,20 +53,10 @@ class Tile(NamedTuple):
 
 
 @record
-class BlockAttention:
-    """Facts of a call. Queries, keys, values and results are dense, (batch, heads, time, width), of `dtype`. `shared`
-    heads of queries have the same keys; `mask` are the strides of a mask along batch, head, query and key, None where
-    it is broadcast; `dropout` is the probability to drop a weight."""
+class BlockAttention(AttentionCall):
+    """Facts of a call whose operands have `dtype`, with features padded to whole vectors."""
 
-    dtype: DType
-    batch: int
-    heads: int
-    shared: int
-    queries: Size
-    keys: Size
-    features: int  # of queries and keys
-    width: int  # their features, padded to whole vectors
-    value_features: int
+    width: int  # features of queries and keys, padded
     value_width: int
     lanes: int
     score_tile: Tile
@@ -73,10 +64,6 @@ class BlockAttention:
     value_tile: Tile
     rows: int  # queries of a block
     columns: int  # keys of a block
-    scale: float  # times a dot product gives a score
-    is_causal: bool = False
-    mask: tuple[UOp | None, ...] | None = None
-    dropout: float = 0.0
     groups: int = 1  # of keys, whose gradients are separate tasks
 
     @property
@@ -92,14 +79,6 @@ class BlockAttention:
     def blocks(self) -> Size:
         """Blocks of queries of a head."""
         return ceil_div(self.queries, self.rows)
-
-    @property
-    def scores(self) -> Size:
-        return self.queries * self.keys * (self.batch * self.heads)
-
-    @property
-    def key_heads(self) -> int:
-        return self.heads // self.shared
 
 
 class KeyBlock(NamedTuple):
@@ -172,30 +151,15 @@ class Scores:
         call, nothing = self.call, self.build.number(MINUS_INFINITY)
         query = self.rows.first + row
         if mask is not None and call.mask is not None:
-            steps = zip((self.batch, self.head, query, key), call.mask)
-            position = sum((index * step for index, step in steps if step is not None), index_const(0))
             valid = [] if call.mask[3] is None or is_multiple(call.keys, call.panel) else [key < call.keys]
             valid += [] if call.mask[2] is None else self.rows.valid(row)
-            found = load(mask, position, *valid)
-            score = found.where(score, nothing) if mask.dtype.is_bool else score + base_two(found.cast(call.dtype))
+            score = call.masked(score, mask, (self.batch, self.head, query, key), valid)
         if call.is_causal:
             score = (key < query + 1).where(score, nothing)
         is_symbolic = not (isinstance(call.keys, int) and isinstance(call.queries, int))
         if not is_multiple(call.keys, call.panel) and (not call.is_causal or is_symbolic or call.queries > call.keys):
             score = (key < call.keys).where(score, nothing)
         return score
-
-    def kept(self, state: UOp, row: UOp, key: UOp) -> UOp:
-        """0 for a dropped weight, and the factor that makes up for those in others. The random bits of an element
-        depend on its index among all scores, as in `Tensor.rand`; the state is that after all of them."""
-        call = self.call
-        index = ((self.query_head * call.queries + self.rows.first + row) * call.keys + key).cast(dtypes.uint64)
-        counter = index + load(state, index_const(1)) - (index_const(0) + call.scores).cast(dtypes.uint64)
-        bits = counter.alu(Ops.THREEFRY, load(state, index_const(0)))
-        digits = dtypes.float32.mantissa_bits + 1
-        uniform = bits.alu(Ops.SHR, const(dtypes.uint64, 64 - digits)).cast(dtypes.int32).cast(dtypes.float32)
-        is_dropped = uniform * 2.0**-digits < call.dropout
-        return is_dropped.where(self.build.number(0.0), self.build.number(1 / (1 - call.dropout)))
 
 
 class RowSums(NamedTuple):
@@ -225,7 +189,7 @@ def forward_kernel(
     a maximum can be so large that their logsumexp would be the maximum. Keys as they are are for the gradient; `others`
     are the mask, and the state of the random numbers."""
     build = Builder(call.dtype)
-    mask, state = extra_arguments(call, others)
+    mask, state = call.extra_arguments(others)
     head, block, axes = _blocks_of(call, build)
     rows = Rows(block * call.rows, call.rows, call.queries, axes)
     at = Scores(call, build, head // call.heads, head % call.heads, rows)
@@ -280,12 +244,6 @@ def _blocks_of(call: BlockAttention, build: Builder) -> tuple[UOp, UOp, tuple[UO
     return head, (blocks - 1) - taken if call.is_causal else taken, (head, number, turn)
 
 
-def extra_arguments(call: BlockAttention, others: tuple[UOp, ...]) -> tuple[UOp | None, UOp | None]:
-    """The mask and the state of the random numbers, where the call has them."""
-    rest = list(others)
-    return rest.pop(0) if call.mask is not None else None, rest.pop(0) if call.dropout else None
-
-
 def _softmax(
     at: Scores, keys: KeyBlock, state: UOp | None, step: UOp, scores: UOp, of_rows: RowSums
 ) -> tuple[UOp, UOp]:
@@ -330,7 +288,8 @@ def _softmax(
     if state is not None:
         inner = build.over(STRIP)
         place, loops = elements(first + inner)
-        kept = at.kept(state, first + inner, keys.start + place - (first + inner) * call.columns)
+        row = at.rows.first + first + inner
+        kept = call.kept(state, at.query_head, row, keys.start + place - (first + inner) * call.columns)
         effects.append(end(store(weighed, place, load(weighed, place) * kept), loops=(*loops, inner)))
     done = barrier(SUMMED, end(*effects, loops=(strip,)))
     return done, after(scores, done)

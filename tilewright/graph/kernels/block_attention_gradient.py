@@ -24,7 +24,6 @@ from tilewright.graph.kernels.block_attention import (
     KeyBlock,
     Scores,
     Tile,
-    extra_arguments,
     weighted_sum,
 )
 from tilewright.graph.kernels.block_builder import SCORED, SLOPED, Builder, Rows, greatest
@@ -68,7 +67,7 @@ def gradient_kernel(
     """`query_out` has a part for each group; `key_out` and `value_out` have `padded_keys` keys for each head; `sums`
     are those of the forward kernel."""
     build = Builder(call.dtype)
-    mask, state = extra_arguments(call, others)
+    mask, state = call.extra_arguments(others)
     key_head, number = (build.over(size, AxisType.THREAD) for size in (call.batch * call.key_heads, call.groups))
     group = Group(number * _group_blocks(call), _group_blocks(call))
     outputs = [
@@ -110,7 +109,7 @@ def gradient_kernel(
     weight, slope = load(weights, position), found.value
     effects = []
     if state is not None:
-        kept = at.kept(state, found.row, keys.start + found.column)
+        kept = call.kept(state, at.query_head, at.rows.first + found.row, keys.start + found.column)
         slope = slope * kept
         effects.append(store(weights, position, weight * kept))
     effects.append(store(slopes, position, weight * (slope - load(deltas, found.row))))

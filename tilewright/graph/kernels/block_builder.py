@@ -1,10 +1,14 @@
-"""The loops and the memory of attention in blocks. In: sizes, rows of a dense source. Out: nodes of one kernel, loops
-and slots numbered as they are made. `block_attention` and its gradient compute with them."""
+"""What attention in blocks and in work-groups share. In: the facts of a call, sizes, rows of a dense source. Out: nodes
+of one kernel, loops and slots numbered as they are made. `block_attention`, `group_attention` and their gradients
+compute with them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilewright.base.dtype import DType, dtypes
-from tilewright.base.records import NamedTuple
+from tilewright.base.records import NamedTuple, record
+from tilewright.graph.kernels.attention import MINUS_INFINITY, base_two
 from tilewright.graph.kernels.nodes import after, barrier, end, load, store
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
 from tilewright.graph.spec import Op
@@ -29,6 +33,56 @@ def greatest(size: Size) -> int:
 def is_multiple(size: Size, step: int) -> bool:
     """Whether the size is a multiple of the step for all values of its variables; no is always safe."""
     return isinstance(size, int) and size % step == 0
+
+
+@record
+class AttentionCall:
+    """Facts of a call. Queries, keys, values and results are dense, (batch, heads, time, features). `shared` heads of
+    queries have the same keys; `mask` are the strides of a mask along batch, head, query and key, None where it is
+    broadcast; `dropout` is the probability to drop a weight."""
+
+    dtype: DType  # of sums
+    batch: int
+    heads: int
+    shared: int
+    queries: Size
+    keys: Size
+    features: int  # of queries and keys
+    value_features: int
+    scale: float  # times a dot product gives a score
+    is_causal: bool
+    mask: tuple[UOp | None, ...] | None
+    dropout: float
+
+    @property
+    def key_heads(self) -> int:
+        return self.heads // self.shared
+
+    def extra_arguments(self, others: Sequence[UOp]) -> tuple[UOp | None, UOp | None]:
+        """The mask and the state of the random numbers, where the call has them."""
+        rest = list(others)
+        return rest.pop(0) if self.mask is not None else None, rest.pop(0) if self.dropout else None
+
+    def masked(self, score: UOp, mask: UOp, indices: Sequence[UOp], valid: Sequence[UOp]) -> UOp:
+        """The score to base 2 with the mask's element at (batch, head, query, key), which is read where `valid`."""
+        assert self.mask is not None
+        position = sum((index * step for index, step in zip(indices, self.mask) if step is not None), index_const(0))
+        found = load(mask, position, *valid)
+        if mask.dtype.is_bool:
+            return found.where(score, const(self.dtype, MINUS_INFINITY))
+        return score + base_two(found.cast(self.dtype))
+
+    def kept(self, state: UOp, head: UOp, query: UOp, key: UOp) -> UOp:
+        """0 for a dropped weight; for others the factor that keeps the mean. The random bits of a weight depend on its
+        index among the scores of all heads, as in `Tensor.rand`; the state is that after all of them."""
+        scores = index_const(self.batch * self.heads) * self.queries * self.keys
+        index, count = (each.cast(dtypes.uint64) for each in ((head * self.queries + query) * self.keys + key, scores))
+        counter = index + load(state, index_const(1)) - count
+        bits = counter.alu(Ops.THREEFRY, load(state, index_const(0)))
+        digits = dtypes.float32.mantissa_bits + 1
+        uniform = bits.alu(Ops.SHR, const(dtypes.uint64, 64 - digits)).cast(dtypes.int32).cast(dtypes.float32)
+        is_dropped = uniform * 2.0**-digits < self.dropout
+        return is_dropped.where(const(self.dtype, 0.0), const(self.dtype, 1 / (1 - self.dropout)))
 
 
 class Rows(NamedTuple):

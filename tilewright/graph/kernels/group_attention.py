@@ -12,18 +12,16 @@ No matrix of scores is in memory. In a causal call, tiles of keys after the last
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tilewright.base.dtype import dtypes
 from tilewright.base.records import record
-from tilewright.graph.kernels.attention import LOG2_E, MINUS_INFINITY, base_two, finite_base
+from tilewright.graph.kernels.attention import LOG2_E, MINUS_INFINITY, finite_base
 from tilewright.graph.kernels.block_builder import Size, ceil_div
 from tilewright.graph.kernels.group_builder import GroupAttention, GroupBuilder, Matrix
 from tilewright.graph.kernels.nodes import after, barrier, end, load, store
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.spec import Op
-from tilewright.graph.uop import UOp, const, index_const
+from tilewright.graph.uop import UOp
 
 # Ids of the barriers of products and of those between them.
 SCORES, SLOPES = 2, 3
@@ -44,29 +42,15 @@ class Scores:
         build, call = self.build, self.build.call
         score, nothing = product * build.number(call.scale * LOG2_E), build.number(MINUS_INFINITY)
         if mask is not None and call.mask is not None:
-            indices = (build.batch, self.head, self.query, self.key)
-            steps = list(zip(indices, call.mask))
-            position = sum((index * step for index, step in steps if step is not None), index_const(0))
-            sizes = (call.queries, call.keys)
-            valid = [index < size for (index, step), size in zip(steps[2:], sizes) if step is not None]
-            found = load(mask, position, *valid)
-            score = found.where(score, nothing) if mask.dtype.is_bool else score + base_two(found.cast(build.dtype))
+            sizes = zip((self.query, self.key), (call.queries, call.keys), call.mask[2:])
+            valid = [index < size for index, size, step in sizes if step is not None]
+            score = call.masked(score, mask, (build.batch, self.head, self.query, self.key), valid)
         keep = self.key < call.keys
         return (keep & (self.key < self.query + 1) if call.is_causal else keep).where(score, nothing)
 
     def kept(self, state: UOp) -> UOp:
-        """0 for a dropped weight, and the factor that makes up for those in others. The random bits of an element
-        depend on its index among all scores, as in `Tensor.rand`; the state is that after all of them."""
-        call = self.build.call
-        row = (self.build.batch * call.heads + self.head) * call.queries + self.query
-        all_scores = index_const(call.batch * call.heads) * call.queries * call.keys
-        index, count = (each.cast(dtypes.uint64) for each in (row * call.keys + self.key, all_scores))
-        counter = index + load(state, index_const(1)) - count
-        bits = counter.alu(Ops.THREEFRY, load(state, index_const(0)))
-        digits = dtypes.float32.mantissa_bits + 1
-        uniform = bits.alu(Ops.SHR, const(dtypes.uint64, 64 - digits)).cast(dtypes.int32).cast(dtypes.float32)
-        is_dropped = uniform * 2.0**-digits < call.dropout
-        return is_dropped.where(self.build.number(0.0), self.build.number(1 / (1 - call.dropout)))
+        build = self.build
+        return build.call.kept(state, build.batch * build.call.heads + self.head, self.query, self.key)
 
 
 def query_matrix(build: GroupBuilder, memory: UOp, head: UOp, features: int) -> Matrix:
@@ -97,17 +81,11 @@ def key_steps(build: GroupBuilder) -> Size:
     return ceil_div(seen, call.columns)
 
 
-def extra_arguments(call: GroupAttention, others: Sequence[UOp]) -> tuple[UOp | None, UOp | None]:
-    """The mask and the state of the random numbers, where the call has them."""
-    rest = list(others)
-    return rest.pop(0) if call.mask is not None else None, rest.pop(0) if call.dropout else None
-
-
 def forward_kernel(call: GroupAttention, out: UOp, sums: UOp, query: UOp, key: UOp, value: UOp, *others: UOp) -> UOp:
     """`sums` have the maximum of the scores to base 2, and 1 / the sum of the weights, of all queries of all heads.
     `others` are the mask, and the state of the random numbers."""
     build = query_builder(call, call.value_features)
-    mask, state = extra_arguments(call, others)
+    mask, state = call.extra_arguments(others)
     head, own, threads = build.head, build.own, call.column_threads
     left, right = build.tiles(call.value_features)
     weights, partials = build.scratch(call.rows * call.columns), build.scratch(call.rows * threads)

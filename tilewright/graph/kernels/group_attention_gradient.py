@@ -24,7 +24,6 @@ from tilewright.graph.kernels.group_attention import (
     SLOPES,
     WEIGHED,
     Scores,
-    extra_arguments,
     key_matrix,
     key_steps,
     query_builder,
@@ -64,7 +63,7 @@ def _store_slopes(
 ) -> UOp:
     """The effect that stores the slopes of the scores to the first of `memories`, and the weights of the values to the
     second, if there is one."""
-    call, (mask, state) = build.call, extra_arguments(build.call, others)
+    call, (mask, state) = build.call, build.call.extra_arguments(others)
     found = build.multiply(staged, tile.own[0], tile.seen[0], tile.first, SCORES, (tile.step,))
     seen, own = tile.first + found.column, build.row
     query, key = (seen, own) if tile.is_transposed else (own, seen)

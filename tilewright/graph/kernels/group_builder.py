@@ -11,9 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tilewright.base.dtype import DType
 from tilewright.base.records import NamedTuple, record
-from tilewright.graph.kernels.block_builder import Builder, Size, ceil_div, is_multiple
+from tilewright.graph.kernels.block_builder import AttentionCall, Builder, Size, ceil_div, is_multiple
 from tilewright.graph.kernels.nodes import after, barrier, end, load, store
 from tilewright.graph.ops import AxisType, Ops, ParamArg
 from tilewright.graph.uop import UOp
@@ -29,29 +28,15 @@ MAX_WIDTH = 256
 
 
 @record
-class GroupAttention:
-    """Facts of a call. Queries, keys, values and results are dense, (batch, heads, time, features); the numbers of
-    queries and keys may be symbolic. `shared` heads of queries have the same keys; `mask` are the strides of a mask
-    along batch, head, query and key, None where it is broadcast; `dropout` is the probability to drop a weight."""
+class GroupAttention(AttentionCall):
+    """Facts of a call, and its tiles."""
 
-    dtype: DType  # of sums
-    batch: int
-    heads: int
-    shared: int
-    queries: Size
-    keys: Size
-    features: int  # of queries and keys
-    value_features: int
-    scale: float  # times a dot product gives a score
     row_threads: int
     column_threads: int
     own_rows: int  # of the scores of a thread
     own_columns: int
     depth: int  # features that are staged at a time
     staged: int  # rows that are staged at a time to be multiplied by weights
-    is_causal: bool = False
-    mask: tuple[UOp | None, ...] | None = None
-    dropout: float = 0.0
 
     @property
     def rows(self) -> int:
@@ -60,10 +45,6 @@ class GroupAttention:
     @property
     def columns(self) -> int:
         return self.column_threads * self.own_columns
-
-    @property
-    def key_heads(self) -> int:
-        return self.heads // self.shared
 
     def width(self, features: int) -> int:
         """Columns of a result that a work-group computes, in whole vectors of threads."""

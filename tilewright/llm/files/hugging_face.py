@@ -4,7 +4,6 @@ become one weight, which takes memory."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from typing import Any
@@ -17,11 +16,9 @@ from tilewright.llm.files.loaded import LoadedModel
 from tilewright.llm.model import Transformer
 from tilewright.llm.quantised.weight import QuantisedWeight
 from tilewright.llm.weights import Weights
-from tilewright.nn.formats.mapped import check_plain, damaged, unreadable
+from tilewright.nn.formats.mapped import read_json
 from tilewright.nn.formats.safetensors_file import safe_load
 from tilewright.tensor.tensor import Tensor
-
-MAX_JSON_BYTES = 1 << 24
 
 _TOP = {
     "embed_tokens.weight": "token_embd.weight",
@@ -73,7 +70,7 @@ _EXPERT = re.compile(r"(?:mlp|block_sparse_moe)\.experts\.(\d{1,5})\.(\w+)\.weig
 
 def load_folder(path: str, device: str | None = None, dtype: DType = dtypes.float32) -> LoadedModel:
     """The model of a folder; no weights are read yet, except experts that are saved one by one."""
-    facts = read_json(os.path.join(path, "config.json"))
+    facts = read_json("load_model", os.path.join(path, "config.json"))
     family = facts.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
         message = f"{path!r} is a model of the type {family!r}"
@@ -85,27 +82,10 @@ def load_folder(path: str, device: str | None = None, dtype: DType = dtypes.floa
     return LoadedModel(model, config, facts, path if has_tokenizer else "", path)
 
 
-def read_json(path: str) -> dict[str, Any]:
-    """A record of a small JSON file."""
-    check_plain("load_model", path)
-    try:
-        if os.path.getsize(path) > MAX_JSON_BYTES:
-            raise damaged("load_model", path, f"more than {MAX_JSON_BYTES} bytes of JSON")
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-    except OSError as error:
-        raise unreadable("load_model", path, error) from error
-    except (ValueError, RecursionError) as error:
-        raise damaged("load_model", path, f"this is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise damaged("load_model", path, f"a {type(found).__name__} where a record should be")
-    return found
-
-
 def _end_tokens(path: str, facts: dict[str, Any]) -> tuple[int, ...]:
     """The end tokens of `generation_config.json`, where there is one, and of `config.json`."""
     beside = os.path.join(path, "generation_config.json")
-    records = [read_json(beside), facts] if os.path.exists(beside) else [facts]
+    records = [read_json("load_model", beside), facts] if os.path.exists(beside) else [facts]
     found: list[int] = []
     for record in records:
         said = record.get("eos_token_id")

@@ -4,6 +4,7 @@ over it are copy-on-write, as for all borrowed memory."""
 
 from __future__ import annotations
 
+import json
 import math
 import mmap
 import os
@@ -17,6 +18,8 @@ from tilewright.runtime.unpacking import max_unpacked
 from tilewright.tensor.tensor import Tensor
 
 Path = str | os.PathLike[str]
+
+MAX_JSON_BYTES = 1 << 26
 
 
 def open_mapped(operation: str, path: Path) -> mmap.mmap | None:
@@ -79,6 +82,23 @@ def unreadable(operation: str, path: Path, error: OSError) -> FileError:
 def damaged(operation: str, path: Path, reason: str, remedy: str = "") -> FileFormatError:
     """The error for a file whose contents are wrong."""
     return FileFormatError(operation, f"{os.fspath(path)!r}: {reason}", remedy or "fetch or save the file again")
+
+
+def read_json(operation: str, path: Path) -> dict[str, Any]:
+    """The JSON object in a file."""
+    check_plain(operation, path)
+    try:
+        if os.path.getsize(path) > MAX_JSON_BYTES:
+            raise damaged(operation, path, f"more than {MAX_JSON_BYTES} bytes of JSON")
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    except OSError as error:
+        raise unreadable(operation, path, error) from error
+    except (ValueError, RecursionError) as error:
+        raise damaged(operation, path, f"this is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise damaged(operation, path, f"a JSON {type(found).__name__} where an object should be")
+    return found
 
 
 def tensor_at(data: memoryview, start: int, dtype: DType, shape: Sequence[int], device: str | None) -> Tensor:

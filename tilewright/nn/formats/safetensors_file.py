@@ -4,7 +4,6 @@ and the data is mapped instead of read. Several files with a JSON index are one 
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import uuid
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import DTypeError, FileError, UnsupportedError
-from tilewright.nn.formats.mapped import Path, check_plain, damaged, open_mapped, tensor_at, unreadable
+from tilewright.nn.formats.mapped import Path, check_plain, damaged, open_mapped, read_json, tensor_at, unreadable
 from tilewright.runtime.access import reading
 from tilewright.tensor.tensor import Tensor
 
@@ -166,15 +165,7 @@ def _find_file(path: str) -> str:
 
 def _read_index(path: str) -> dict[str, str]:
     """The file of each tensor; files are plain names in the folder of the index."""
-    check_plain("safe_load", path)
-    try:
-        with open(path, encoding="utf-8") as file:
-            content = json.load(file)
-    except OSError as error:
-        raise unreadable("safe_load", path, error) from error
-    except (ValueError, RecursionError) as error:
-        raise damaged("safe_load", path, f"the index is not JSON: {error}") from error
-    weight_map = content.get("weight_map") if isinstance(content, dict) else None
+    weight_map = read_json("safe_load", path).get("weight_map")
     if not isinstance(weight_map, dict):
         raise damaged("safe_load", path, "the index has no 'weight_map' from names to files")
     for name, file in weight_map.items():

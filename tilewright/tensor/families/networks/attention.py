@@ -8,12 +8,12 @@ import math
 from typing import Any, Self, TypeVar
 
 from tilewright.base.dtype import DType, dtypes, promote
-from tilewright.base.errors import DeviceError, ShapeError
+from tilewright.base.errors import ShapeError
 from tilewright.base.records import NamedTuple
 from tilewright.graph import build, marks
 from tilewright.graph.sizes import is_symbolic, smaller_size
 from tilewright.graph.spec import max_count
-from tilewright.runtime.device import open_driver
+from tilewright.runtime.device import target_of
 from tilewright.tensor.core import nodes
 from tilewright.tensor.core.base import check_devices
 from tilewright.tensor.core.checks import broadcast_shape
@@ -169,13 +169,8 @@ def _attend_in_parts(query: AttentionMixin, *others: Any) -> AttentionMixin:
 
 def runs_in_blocks(query: ProductsMixin) -> bool:
     """Whether the threads of the device are CPU cores, which compute attention in blocks that their caches hold."""
-    if not isinstance(query.device, str):
-        return False
-    try:
-        target = open_driver(query.device).target
-    except DeviceError:  # which is told when something is computed
-        return False
-    return target.has_threads and not target.has_local
+    target = target_of(query.device)
+    return target is not None and target.has_threads and not target.has_local
 
 
 def rows_at_a_time(query: ProductsMixin, key: ProductsMixin) -> list[tuple[int, int]]:

@@ -10,9 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.base.errors import DeviceError
 from tilewright.base.records import record, replace
-from tilewright.base.target import Target
 from tilewright.graph.kernels.block_builder import Size
 from tilewright.graph.kernels.custom import CustomKernel, arguments_used
 from tilewright.graph.ops import Ops, ParamArg
@@ -20,8 +18,7 @@ from tilewright.graph.sizes import is_symbolic, min_size
 from tilewright.graph.spec import Shape, max_count
 from tilewright.graph.symbolic import SymbolicInt, size_node
 from tilewright.graph.uop import UOp
-from tilewright.runtime.device import open_driver
-from tilewright.tensor.families.networks.attention_layout import separate_use
+from tilewright.tensor.families.networks.attention_layout import separate_use, with_heads
 from tilewright.tensor.families.random import RandomMixin
 from tilewright.tensor.primitives.reduce import accumulate_dtype
 
@@ -30,16 +27,6 @@ DTYPES = (dtypes.float32, dtypes.float16, dtypes.bfloat16, dtypes.float64)
 T = TypeVar("T", bound=RandomMixin)
 # Attention from other operations, as a function of (query, key, value, mask, is causal, dropout, random state).
 Plain = Callable[..., Any]
-
-
-def target_of(query: RandomMixin) -> Target | None:
-    """The facts of the device; None where there are several devices, or it cannot be opened."""
-    if not isinstance(query.device, str):
-        return None
-    try:
-        return open_driver(query.device).target
-    except DeviceError:  # which is told when something is computed
-        return None
 
 
 def fits(query: RandomMixin, key: RandomMixin, value: RandomMixin, mask: RandomMixin | None) -> bool:
@@ -94,6 +81,34 @@ def distances(shape: Shape) -> tuple[UOp | None, ...]:
         steps.append(None if size == 1 else size_node(step))
         step = step * size
     return tuple(reversed(steps))
+
+
+def call_facts(query: T, key: T, value: T, mask: T | None, is_causal: bool, dropout: float) -> dict[str, Any]:
+    """The fields of an `AttentionCall`."""
+    heads, key_heads = (each.shape[-3] if each.ndim > 2 else 1 for each in (query, key))
+    return {
+        "dtype": accumulate_dtype(query.dtype),
+        "batch": math.prod(query.shape[:-3]),
+        "heads": heads,
+        "shared": heads // key_heads,
+        "queries": symbolic_node(query.shape[-2]),
+        "keys": symbolic_node(key.shape[-2]),
+        "features": query.shape[-1],
+        "value_features": value.shape[-1],
+        "scale": 1 / math.sqrt(query.shape[-1]),
+        "is_causal": is_causal,
+        "mask": None if mask is None else distances(with_heads(mask, 4).shape),
+        "dropout": dropout,
+    }
+
+
+def extra_operands(query: T, key: T, mask: T | None, dropout: float) -> tuple[T, ...]:
+    """The mask with 4 axes, and the state of the random numbers, where the call has them."""
+    masks = () if mask is None else (with_heads(mask, 4),)
+    if not dropout:
+        return masks
+    assert isinstance(query.device, str)
+    return (*masks, query._drawn_state(math.prod((*query.shape[:-1], key.shape[-2])), query.device))
 
 
 # ---------------------------------------------------------------- kernels

@@ -9,11 +9,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tilewright.base.records import record, replace
+from tilewright.base.records import record
 from tilewright.base.target import Target
 from tilewright.graph.kernels.block_attention import STRIP, BlockAttention, Tile, forward_kernel
 from tilewright.graph.kernels.block_attention_gradient import gradient_kernel, padded_keys
 from tilewright.graph.sizes import is_symbolic
+from tilewright.graph.spec import Shape
 from tilewright.graph.symbolic import capacity
 from tilewright.runtime.device import open_driver
 from tilewright.tensor.families.networks.attention_calls import (
@@ -21,15 +22,13 @@ from tilewright.tensor.families.networks.attention_calls import (
     Rule,
     T,
     as_heads,
+    call_facts,
     call_kernel,
-    distances,
+    extra_operands,
     fits,
     held_rows,
-    symbolic_node,
 )
 from tilewright.tensor.families.networks.attention_layout import set_apart
-from tilewright.tensor.families.random import RandomMixin
-from tilewright.tensor.primitives.reduce import accumulate_dtype
 
 # Queries of a block, in strips, and keys of a block: a multiple of every panel. The scores of a block take 72 KiB in
 # float32, a part of a core's cache.
@@ -69,16 +68,11 @@ def blocked_attention(
     if dropout and is_symbolic((query.shape[-2], key.shape[-2])):
         return None
     assert isinstance(query.device, str)
-    call = _plan(open_driver(query.device).target, query, key, value, is_causal, dropout)
+    facts = call_facts(query, key, value, mask, is_causal, dropout)
+    call = _plan(open_driver(query.device).target, facts, query.shape, key.shape)
     key, value = (each.expand(*query.shape[:-3], *each.shape[-3:]) for each in (key, value))
     operands = [_padded(as_heads(each).cast(call.dtype), call.lanes) for each in (query, key, value)]
-    others: tuple[T, ...] = ()
-    if mask is not None:
-        own = mask.reshape(*(1,) * (4 - mask.ndim), *mask.shape)
-        others = (own,)
-        call = replace(call, mask=distances(own.shape))
-    if dropout:
-        others = (*others, query._drawn_state(math.prod((*query.shape[:-1], key.shape[-2])), query.device))
+    others = extra_operands(query, key, mask, dropout)
     padded_query, padded_key, padded_value = operands
     shape = padded_query.shape[:-1]
     outputs = [(call.dtype, (*shape, call.value_width)), (call.dtype, (2, *shape))]
@@ -99,40 +93,26 @@ def _is_long(query: tuple[int, ...], keys: int, is_causal: bool) -> bool:
     return is_faster or scores * math.prod(query[:-2]) > MAX_STORED
 
 
-def _plan(
-    target: Target, query: RandomMixin, key: RandomMixin, value: RandomMixin, is_causal: bool, dropout: float
-) -> BlockAttention:
-    """The facts of the kernels."""
-    dtype = accumulate_dtype(query.dtype)
-    lanes = max(2, target.lanes(dtype))
-    heads, key_heads = (each.shape[-3] if each.ndim > 2 else 1 for each in (query, key))
-    batch, keys = math.prod(query.shape[:-3]), capacity(key.shape[-2])
+def _plan(target: Target, facts: dict[str, Any], query: Shape, key: Shape) -> BlockAttention:
+    """The call with its tiles and blocks."""
+    lanes = max(2, target.lanes(facts["dtype"]))
+    tasks = facts["batch"] * facts["heads"] // facts["shared"]
     panel = PANEL_VECTORS * lanes
     known = MANY_ROWS if target.vector_registers >= MANY_REGISTERS else FEW_ROWS
     choices = {vectors: rows if panel % rows == 0 else panel // 2 for vectors, rows in known.items()}
-    widths = [-(-each.shape[-1] // lanes) * lanes for each in (query, value)]
+    widths = [-(-features // lanes) * lanes for features in (facts["features"], facts["value_features"])]
     query_tile, value_tile = (_tile(width // lanes, lanes, choices) for width in widths)
     return BlockAttention(
-        dtype,
-        batch,
-        heads,
-        heads // key_heads,
-        symbolic_node(query.shape[-2]),
-        symbolic_node(key.shape[-2]),
-        query.shape[-1],
-        widths[0],
-        value.shape[-1],
-        widths[1],
-        lanes,
-        Tile(choices[PANEL_VECTORS], panel),
-        query_tile,
-        value_tile,
-        _block_rows(capacity(query.shape[-2])),
-        COLUMNS,
-        1 / math.sqrt(query.shape[-1]),
-        is_causal,
-        dropout=dropout,
-        groups=min(MAX_GROUPS, -(-MIN_TASKS // (batch * key_heads)), max(1, keys // MIN_GROUP_KEYS)),
+        **facts,
+        width=widths[0],
+        value_width=widths[1],
+        lanes=lanes,
+        score_tile=Tile(choices[PANEL_VECTORS], panel),
+        query_tile=query_tile,
+        value_tile=value_tile,
+        rows=_block_rows(capacity(query[-2])),
+        columns=COLUMNS,
+        groups=min(MAX_GROUPS, -(-MIN_TASKS // tasks), max(1, capacity(key[-2]) // MIN_GROUP_KEYS)),
     )
 
 

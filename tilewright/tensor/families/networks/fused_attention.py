@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from tilewright.base.dtype import dtypes
-from tilewright.base.errors import DeviceError
 from tilewright.base.records import record, replace
 from tilewright.base.target import TensorCore
 from tilewright.graph.kernels.attention import LOG2_E, Attention, forward_kernel, has_factors
@@ -17,7 +16,7 @@ from tilewright.graph.kernels.attention_gradient import key_gradient_kernel, que
 from tilewright.graph.kernels.values import memory_behind
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.uop import UOp
-from tilewright.runtime.device import open_driver
+from tilewright.runtime.device import open_driver, target_of
 from tilewright.tensor.families.base import Family
 from tilewright.tensor.families.networks.attention_layout import (
     VECTOR,
@@ -130,12 +129,8 @@ def _transposed(tensor: T, is_transposed: bool) -> T:
 
 def _core_of(query: Family) -> TensorCore | None:
     """The device's tensor core that multiplies tiles in shared memory, if it has one."""
-    if not isinstance(query.device, str):
-        return None
-    try:
-        cores = open_driver(query.device).target.tensor_cores
-    except DeviceError:  # raised when something is computed
-        return None
+    target = target_of(query.device)
+    cores = () if target is None else target.tensor_cores
     staging = (core for core in cores if core.staged_line_bytes and core.parts == 1)
     return next((core for core in staging if core.operand is query.dtype), None)
 

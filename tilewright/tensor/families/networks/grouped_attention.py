@@ -9,27 +9,26 @@ import itertools
 import math
 from typing import Any
 
-from tilewright.base.records import record, replace
+from tilewright.base.records import record
 from tilewright.base.target import Target
 from tilewright.graph.kernels.group_attention import forward_kernel
 from tilewright.graph.kernels.group_attention_gradient import key_gradient_kernel, query_gradient_kernel
 from tilewright.graph.kernels.group_builder import GroupAttention
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import max_count
+from tilewright.runtime.device import target_of
 from tilewright.tensor.families.networks.attention_calls import (
     Plain,
     Rule,
     T,
     as_heads,
+    call_facts,
     call_kernel,
-    distances,
+    extra_operands,
     fits,
     held_rows,
-    symbolic_node,
-    target_of,
 )
 from tilewright.tensor.families.networks.attention_layout import set_apart
-from tilewright.tensor.primitives.reduce import accumulate_dtype
 
 # Threads of a work-group along the rows and the columns of a tile of scores.
 THREADS = ((8, 16), (4, 8), (2, 4))
@@ -47,13 +46,13 @@ def grouped_attention(
 ) -> T | None:
     """The result of one kernel, or None where it does not support the call. `plain` is attention from other
     operations, for the gradients of gradients."""
-    target = target_of(query)
+    target = target_of(query.device)
     if target is None or not target.has_local or target.has_threads or dropout == 1:
         return None
     is_open = is_symbolic((query.shape[-2], key.shape[-2]))
     if not fits(query, key, value, mask) or not _is_long(target, (*query.shape[:-1], key.shape[-2]), is_open):
         return None
-    call = _plan(target, query, key, value, is_causal, dropout)
+    call = _plan(target, call_facts(query, key, value, mask, is_causal, dropout))
     if call is None or (dropout and is_open):
         return None
     # The key kernel has the most arguments: two outputs, three operands, the gradient, numbers of each row, and others.
@@ -61,14 +60,7 @@ def grouped_attention(
         return None
     key, value = (each.expand(*query.shape[:-3], *each.shape[-3:]) for each in (key, value))
     operands = [as_heads(each) for each in (query, key, value)]
-    others: tuple[T, ...] = ()
-    if mask is not None:
-        own = mask.reshape(*(1,) * (4 - mask.ndim), *mask.shape)
-        others = (own,)
-        call = replace(call, mask=distances(own.shape))
-    if dropout:
-        assert isinstance(query.device, str)
-        others = (*others, query._drawn_state(math.prod((*query.shape[:-1], key.shape[-2])), query.device))
+    others = extra_operands(query, key, mask, dropout)
     shape = operands[0].shape[:-1]
     outputs = ((query.dtype, (*shape, value.shape[-1])), (call.dtype, (2, *shape)))
     found = call_kernel(forward_kernel, call, outputs, (*operands, *others), _Gradient(call, plain))[0]
@@ -82,30 +74,20 @@ def _is_long(target: Target, scores: tuple[int, ...], is_open: bool) -> bool:
     return max_count(scores) > MAX_STORED and (is_open or not target.tensor_cores)
 
 
-def _plan(target: Target, query: T, key: T, value: T, is_causal: bool, dropout: float) -> GroupAttention | None:
-    """The facts of the kernels; None where the device's work-groups are too small."""
-    heads, key_heads = (each.shape[-3] if each.ndim > 2 else 1 for each in (query, key))
+def _plan(target: Target, facts: dict[str, Any]) -> GroupAttention | None:
+    """The call with its tiles; None where the device's work-groups are too small."""
     threads = next((pair for pair in THREADS if math.prod(pair) <= target.max_group_size), None)
     if threads is None:
         return None
     for own_rows, own_columns, staged, depth in itertools.product(OWN_ROWS, OWN_COLUMNS, STAGED, DEPTHS):
         call = GroupAttention(
-            accumulate_dtype(query.dtype),
-            math.prod(query.shape[:-3]),
-            heads,
-            heads // key_heads,
-            symbolic_node(query.shape[-2]),
-            symbolic_node(key.shape[-2]),
-            query.shape[-1],
-            value.shape[-1],
-            1 / math.sqrt(query.shape[-1]),
-            *threads,
-            own_rows,
-            own_columns,
-            min(depth, 1 << (max(query.shape[-1], value.shape[-1]) - 1).bit_length()),
-            min(staged, threads[1] * own_columns),
-            is_causal,
-            dropout=dropout,
+            **facts,
+            row_threads=threads[0],
+            column_threads=threads[1],
+            own_rows=own_rows,
+            own_columns=own_columns,
+            depth=min(depth, 1 << (max(facts["features"], facts["value_features"]) - 1).bit_length()),
+            staged=min(staged, threads[1] * own_columns),
         )
         width = sum(map(call.width, (call.features, call.value_features)))
         is_held = own_rows == OWN_ROWS[-1] or own_rows * width <= MAX_ACCUMULATORS * threads[1]

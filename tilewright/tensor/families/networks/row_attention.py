@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.base.errors import DeviceError
 from tilewright.base.records import record
 from tilewright.base.target import Target
 from tilewright.graph.kernels.attention import LOG2_E
@@ -27,7 +26,7 @@ from tilewright.graph.sizes import is_symbolic, min_size
 from tilewright.graph.spec import max_count
 from tilewright.graph.symbolic import capacity, size_node
 from tilewright.graph.uop import UOp
-from tilewright.runtime.device import open_driver
+from tilewright.runtime.device import target_of
 from tilewright.tensor.families.base import Family
 from tilewright.tensor.families.networks.attention_layout import Layout, dense_steps, find_stored, set_apart, with_heads
 
@@ -47,8 +46,10 @@ MAX_OWN_FEATURES = 32
 def row_attention(query: T, key: T, value: T, mask: T | None, plain: Callable[..., Any]) -> T | None:
     """The result of one kernel, or None where it does not support the call. `plain` computes attention from other
     operations."""
-    target = _target_of(query)
-    if target is None or not _fits(query, key, value, mask):
+    target = target_of(query.device)
+    if target is None or not target.has_local or target.has_threads or target.warp_size == 1:
+        return None
+    if not _fits(query, key, value, mask):
         return None
     operands = [each if each.ndim == 4 else each.unsqueeze(1) for each in (query, key, value)]
     found = [find_stored(each) for each in operands]
@@ -118,16 +119,6 @@ def _written_kernel(write: Callable[..., UOp], call: RowAttention, memories: tup
     """Cached, since the layers of a model call the same kernel."""
     params = [UOp(Ops.PARAM, kind, (), ParamArg(n, size)) for n, (kind, size) in enumerate(memories)]
     return write(call, *(params[:2] if write is combine_kernel else params))
-
-
-def _target_of(query: Family) -> Target | None:
-    if not isinstance(query.device, str):
-        return None
-    try:
-        target = open_driver(query.device).target
-    except DeviceError:  # raised when something is computed
-        return None
-    return target if target.has_local and not target.has_threads and target.warp_size > 1 else None
 
 
 def _threads_of(target: Target, dtype: DType, features: int, keys: int) -> tuple[int, int, int] | None:
