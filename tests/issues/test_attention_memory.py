@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.kernel.attention_cases import Case, compare, names
+from tests.kernel.attention_cases import Case, compare, compare_dropout, memory_of, names
 from tilewright import Tensor, Variable, dtypes, jit
 from tilewright.graph.ops import Ops
 from tilewright.graph.walk import toposort
@@ -95,52 +95,16 @@ def test_gradients_with_dropout_that_go_through_scores_take_parts(monkeypatch: p
     assert np.abs(results[0] - results[1]).max() < 1e-5
 
 
-def memory_of(time: int, is_causal: bool, dropout: float) -> tuple[int, int]:
-    """The elements of the largest buffer that attention and its gradients use, and of their kernels' own memory."""
-    query, key, value = (Tensor.empty(1, 2, time, 16) for _ in range(3))
-    with Tensor.train():
-        found = query.scaled_dot_product_attention(key, value, dropout_p=dropout, is_causal=is_causal)
-    items = found.schedule(*found.gradient(query, key, value, gradient=query))
-    nodes = [node for item in items if item.ast is not None for node in toposort(item.ast)]
-    sizes = {op: [node.arg.size for node in nodes if node.op is op] for op in (Ops.PARAM, Ops.DEFINE_LOCAL)}
-    return max(sizes[Ops.PARAM]), sum(sizes[Ops.DEFINE_LOCAL])
-
-
 @pytest.mark.parametrize(("is_causal", "dropout"), [(False, 0.0), (True, 0.0), (False, 0.25)])
 def test_memory_grows_with_the_length(is_causal: bool, dropout: float) -> None:
-    once, twice = (memory_of(time, is_causal, dropout) for time in (5760, 11520))
+    once, twice = (memory_of(time, "CPU", is_causal, dropout) for time in (5760, 11520))
     assert twice[0] == 2 * once[0] <= 2 * 4 * 5760 * 2 * 16  # each of up to four groups has its part of a gradient
     assert twice[1] == once[1]
 
 
 @pytest.mark.parametrize("features", [8, 1])
 def test_dropout(features: int) -> None:
-    """The weights that are dropped are those that `dropout` would drop, in the result and in the gradients, and others
-    in another call."""
-    case, p = Case((1, 2, 50, features), (1, 1, 100, features)), 0.4
-    query, key, value, slope = case.tensors()
-
-    def run() -> list[Tensor]:
-        with Tensor.train():
-            found = case.attend(query, key, value, dropout=p)
-        results = [found, *found.gradient(query, key, value, gradient=slope)]
-        results[0].realize(*results[1:])
-        return results
-
-    Tensor.manual_seed(5)
-    found = run()
-    Tensor.manual_seed(5)
-    keys, values = (each.repeat_interleave(2, 1) for each in (key, value))
-    weights = (query @ keys.transpose(-1, -2) / math.sqrt(features)).softmax(-1)
-    kept = Tensor.rand(*weights.shape) >= p
-    plain = kept.where(weights / (1 - p), 0) @ values
-    wanted = [plain, *plain.gradient(query, key, value, gradient=slope)]
-    for one, other in zip(found, wanted):
-        assert np.abs(one.numpy() - other.numpy()).max() < 1e-5
-    captured = jit(run)
-    results = [captured()[0].numpy() for _ in range(4)]
-    assert len({each.tobytes() for each in results}) == 4
-    assert all(abs(np.mean(each)) < 1 for each in results)
+    compare_dropout(Case((1, 2, 50, features), (1, 1, 100, features)), "CPU")
 
 
 def test_gradient_of_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:

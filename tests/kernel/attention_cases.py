@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from tilewright import Tensor, Variable, dtypes
+from tilewright import Tensor, Variable, dtypes, jit
 from tilewright.base.dtype import DType
+from tilewright.graph.ops import Ops
+from tilewright.graph.walk import toposort
 
 Array = np.ndarray[Any, Any]
 
@@ -132,3 +134,44 @@ def compare(case: Case, device: str, length: tuple[int, int] | None = None) -> t
         whole[tuple(slice(0, size) for size in slope.shape)] = slope
         assert close(gradient, whole, tolerance)
     return found, gradients
+
+
+def compare_dropout(case: Case, device: str) -> None:
+    """The weights that are dropped are those that `dropout` would drop, in the result and in the gradients, and others
+    in another call."""
+    query, key, value, slope = case.tensors(device)
+    probability = 0.4
+
+    def run() -> list[Tensor]:
+        with Tensor.train():
+            found = case.attend(query, key, value, dropout=probability)
+        results = [found, *found.gradient(query, key, value, gradient=slope)]
+        results[0].realize(*results[1:])
+        return results
+
+    Tensor.manual_seed(5)
+    found = run()
+    Tensor.manual_seed(5)
+    keys, values = (each.repeat_interleave(query.shape[1] // key.shape[1], 1) for each in (key, value))
+    weights = (query @ keys.transpose(-1, -2) / math.sqrt(query.shape[-1])).softmax(-1)
+    kept = Tensor.rand(*weights.shape, device=device) >= probability
+    plain = kept.where(weights / (1 - probability), 0) @ values
+    wanted = [plain, *plain.gradient(query, key, value, gradient=slope)]
+    for one, other in zip(found, wanted):
+        assert np.abs(one.numpy() - other.numpy()).max() < 1e-5
+    captured = jit(run)
+    results = [captured()[0].numpy() for _ in range(4)]
+    assert len({each.tobytes() for each in results}) == 4
+    assert all(abs(np.mean(each)) < 1 for each in results)
+
+
+def memory_of(time: int, device: str, is_causal: bool, dropout: float) -> tuple[int, int]:
+    """The elements of the largest buffer that attention and its gradients use, and of the memory that their kernels
+    declare."""
+    query, key, value = (Tensor.empty(1, 2, time, 16, device=device) for _ in range(3))
+    with Tensor.train():
+        found = query.scaled_dot_product_attention(key, value, dropout_p=dropout, is_causal=is_causal)
+    items = found.schedule(*found.gradient(query, key, value, gradient=query))
+    nodes = [node for item in items if item.ast is not None for node in toposort(item.ast)]
+    sizes = {op: [node.arg.size for node in nodes if node.op is op] for op in (Ops.PARAM, Ops.DEFINE_LOCAL)}
+    return max(sizes[Ops.PARAM]), sum(sizes[Ops.DEFINE_LOCAL])

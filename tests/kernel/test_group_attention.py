@@ -4,18 +4,15 @@ float64."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from tests.devices import settings, spare_compilers
-from tests.kernel.attention_cases import Case, compare, names
+from tests.kernel.attention_cases import Case, compare, compare_dropout, memory_of, names
 from tests.kernel.emulated_card import NAME, emulated_card
-from tilewright import Tensor, dtypes, jit
-from tilewright.graph.ops import Ops
-from tilewright.graph.walk import toposort
+from tilewright import Tensor, dtypes
 from tilewright.tensor.families.networks import grouped_attention
 
 FORWARD = "attention_group"
@@ -93,29 +90,7 @@ def test_symbolic_lengths(name: str, card: None) -> None:
 
 
 def test_dropout(card: None) -> None:
-    """The weights that are dropped are those that `dropout` would drop, and others in another call."""
-    case, p = Case((1, 2, 35, 8), (1, 1, 40, 8)), 0.4
-    query, key, value, slope = case.tensors(NAME)
-
-    def run() -> list[Tensor]:
-        with Tensor.train():
-            found = case.attend(query, key, value, dropout=p)
-        results = [found, *found.gradient(query, key, value, gradient=slope)]
-        results[0].realize(*results[1:])
-        return results
-
-    Tensor.manual_seed(5)
-    found = run()
-    Tensor.manual_seed(5)
-    keys, values = (each.repeat_interleave(2, 1) for each in (key, value))
-    weights = (query @ keys.transpose(-1, -2) / math.sqrt(8)).softmax(-1)
-    kept = Tensor.rand(*weights.shape, device=NAME) >= p
-    plain = kept.where(weights / (1 - p), 0) @ values
-    wanted = [plain, *plain.gradient(query, key, value, gradient=slope)]
-    for one, other in zip(found, wanted):
-        assert np.abs(one.numpy() - other.numpy()).max() < 1e-5
-    captured = jit(run)
-    assert len({captured()[0].numpy().tobytes() for _ in range(4)}) == 4
+    compare_dropout(Case((1, 2, 35, 8), (1, 1, 40, 8)), NAME)
 
 
 def test_rows_without_keys(card: None) -> None:
@@ -146,20 +121,9 @@ def test_gradient_of_a_gradient_and_of_a_mask(card: None, monkeypatch: pytest.Mo
         assert np.abs(one - other).max() < 1e-4 * np.abs(other).max()
 
 
-def memory_of(time: int, dropout: float) -> tuple[int, int]:
-    """The elements of the largest buffer that attention and its gradients use, and of their kernels' local memory."""
-    query, key, value = (Tensor.empty(1, 2, time, 16, device=NAME) for _ in range(3))
-    with Tensor.train():
-        found = query.scaled_dot_product_attention(key, value, dropout_p=dropout)
-    items = found.schedule(*found.gradient(query, key, value, gradient=query))
-    nodes = [node for item in items if item.ast is not None for node in toposort(item.ast)]
-    sizes = {op: [node.arg.size for node in nodes if node.op is op] for op in (Ops.PARAM, Ops.DEFINE_LOCAL)}
-    return max(sizes[Ops.PARAM]), sum(sizes[Ops.DEFINE_LOCAL])
-
-
 @pytest.mark.parametrize("dropout", [0.0, 0.25])
 def test_memory_grows_with_the_length(dropout: float, card: None) -> None:
-    once, twice = (memory_of(time, dropout) for time in (5760, 11520))
+    once, twice = (memory_of(time, NAME, False, dropout) for time in (5760, 11520))
     assert twice[0] == 2 * once[0] == 2 * 5760 * 2 * 16
     assert twice[1] == once[1]
 

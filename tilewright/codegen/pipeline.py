@@ -25,7 +25,7 @@ from tilewright.codegen.vectors import split_vectors
 from tilewright.codegen.wide_integers import split_wide_integers
 from tilewright.graph.kernels.threads import Threads
 from tilewright.graph.ops import Axis, AxisType, Ops
-from tilewright.graph.passes import Pass, run_passes
+from tilewright.graph.passes import KernelState, Pass, run_passes
 from tilewright.graph.records import KernelInfo, Param, Program
 from tilewright.graph.uop import UOp, const, memory_of
 from tilewright.graph.walk import toposort
@@ -34,24 +34,11 @@ NO_THREADS = Threads(())
 
 
 @mutable_record
-class Lowering:
+class Lowering(KernelState):
     """A kernel on its way to a program. `threads` are the axes of the work-group, once they are settled."""
 
-    sink: UOp
-    target: Target
     threads: Threads = NO_THREADS
     body: tuple[UOp, ...] | None = None
-
-    @property
-    def graph(self) -> tuple[UOp, ...]:
-        return (self.sink,)
-
-    def verify(self, pass_name: str) -> None:
-        from tilewright.graph.verification.verify import (
-            verify_kernel,
-        )
-
-        verify_kernel(self.sink, pass_name)
 
 
 def on_sink(run: Callable[[UOp], UOp]) -> Callable[[Lowering], None]:

@@ -12,7 +12,8 @@ from typing import Generic, Protocol, TypeVar
 
 from tilewright.base import events
 from tilewright.base.config import options
-from tilewright.base.records import NamedTuple
+from tilewright.base.records import NamedTuple, mutable_record
+from tilewright.base.target import Target
 from tilewright.graph.uop import UOp
 
 
@@ -25,6 +26,23 @@ class State(Protocol):
 
     def verify(self, pass_name: str) -> None:
         """Raises a `VerifyError` that names the pass where the graph breaks the rules of its stage."""
+
+
+@mutable_record
+class KernelState:
+    """One kernel on its way through a stage."""
+
+    sink: UOp
+    target: Target
+
+    @property
+    def graph(self) -> tuple[UOp, ...]:
+        return (self.sink,)
+
+    def verify(self, pass_name: str) -> None:
+        from tilewright.graph.verification.verify import verify_kernel
+
+        verify_kernel(self.sink, pass_name)
 
 
 S = TypeVar("S", bound=State)

@@ -13,7 +13,7 @@ from tilewright.base.records import field, mutable_record, replace
 from tilewright.base.target import Target
 from tilewright.graph.kernels.sections import first_section
 from tilewright.graph.ops import Axis, AxisType
-from tilewright.graph.passes import Pass, run_passes
+from tilewright.graph.passes import KernelState, Pass, run_passes
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp
@@ -33,27 +33,14 @@ GROUPS_PER_CORE = 16
 
 
 @mutable_record
-class Optimisation:
-    """A kernel on its way through the stage. `found` are opts for the prepared kernel in place of a template's."""
+class Optimisation(KernelState):
+    """A kernel and its opts. `found` are opts for the prepared kernel in place of a template's."""
 
-    sink: UOp
-    target: Target
     info: KernelInfo
     found: tuple[Opt, ...] | None
     opts: tuple[Opt, ...]
     # The kernel after each opt that a template tried, by (kernel, opt).
     trail: dict[tuple[UOp, Opt], UOp] = field(default_factory=dict)
-
-    @property
-    def graph(self) -> tuple[UOp, ...]:
-        return (self.sink,)
-
-    def verify(self, pass_name: str) -> None:
-        from tilewright.graph.verification.verify import (
-            verify_kernel,
-        )
-
-        verify_kernel(self.sink, pass_name)
 
 
 def take_section(state: Optimisation) -> None:
