@@ -208,12 +208,12 @@ def options_that_affect(*results: str) -> tuple[str, ...]:
 
 
 for _name in DECLARATIONS:
-    # An attribute of the class that an attribute of the object hides keeps Python from specialising the read.
+    # Python does not specialise the read of an instance attribute that hides a class attribute.
     delattr(Options, _name)
 
 
 def _unknown_option(name: str) -> ConfigError:
-    import difflib  # Costs more than the rest of this module, and only a mistake needs it.
+    import difflib  # slower to import than this module, and only needed for an error
 
     nearest = difflib.get_close_matches(name.upper(), DECLARATIONS, n=1, cutoff=0.5)
     remedy = f"did you mean {nearest[0]}?" if nearest else "the options are " + ", ".join(DECLARATIONS)
@@ -248,7 +248,7 @@ def _set_process_value(name: str, value: Value) -> None:
             _ANNOUNCED[name](int(_process_values.get(name, 0)), int(value))
         _process_values[name] = value
         if _open_blocks:
-            # The class of the moment has a property of this name; its dictionary lies beneath.
+            # The present class may have a property of this name, so the instance dictionary is written directly.
             vars(options)[name] = value
         else:
             object.__setattr__(options, name, value)
@@ -300,7 +300,7 @@ for _name in DECLARATIONS:
 
 
 def _count_open_blocks(change: int) -> None:
-    """Keep `options` of the class that fits: the overlaid one while any block is open, in whatever thread."""
+    """Set the class of `options`: the overlaid one while a block is open in any thread."""
     global _open_blocks
     with _options_lock:
         _open_blocks += change

@@ -1,5 +1,6 @@
-"""Digests of bytes. In: bytes. Out: `blake2b` and `sha256`, as `hashlib` has them: the interpreter's own modules, where
-it has them. To import `hashlib` loads OpenSSL, which takes more memory and time than the rest of a small program."""
+"""Digests of bytes. In: bytes. Out: `blake2b` and `sha256` with the interface of `hashlib`, from the interpreter's own
+modules where it has them: importing `hashlib` loads OpenSSL, which takes more memory and time than the rest of a small
+program."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def _constructor(name: str, *modules: str) -> Callable[..., Digest]:
     for module in modules:
         try:
             return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
-        except ImportError:  # of another version of Python, or built without it
+        except ImportError:  # another version of Python, or one built without them
             continue
     return getattr(importlib.import_module("hashlib"), name)  # type: ignore[no-any-return]
 

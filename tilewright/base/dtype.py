@@ -157,12 +157,12 @@ class dtypes:  # noqa: N801 (users write dtypes.float32)
 
     @staticmethod
     def is_float(dtype: object) -> builtins.bool:
-        """Whether a dtype, or what names one, is a float type."""
+        """Whether a dtype, or the dtype of a name, is a float type."""
         return to_dtype(dtype).is_float
 
     @staticmethod
     def is_int(dtype: object) -> builtins.bool:
-        """Whether a dtype is an integer type, signed or not; bool is none."""
+        """Whether a dtype is an integer type, signed or unsigned; bool is not."""
         return to_dtype(dtype).is_int
 
     @staticmethod
@@ -194,7 +194,7 @@ class dtypes:  # noqa: N801 (users write dtypes.float32)
 _BY_NAME: dict[str, DType] = {name: value for name, value in vars(dtypes).items() if isinstance(value, DType)}
 
 
-# Names that other libraries write otherwise: NumPy's scalar types, ml_dtypes, Python's own types as torch reads them.
+# Names of the same types in other libraries: NumPy's scalar types, ml_dtypes, Python's own types as torch reads them.
 _FOREIGN_NAMES = {"bool_": "bool", "float8_e4m3fn": "float8_e4m3", "float": "float64", "int": "int64"}
 
 
@@ -218,7 +218,7 @@ def is_dtype(value: object) -> bool:
 
 
 def _foreign_name(value: object) -> str:
-    """What this package calls the dtype of another library; its own text where it is none."""
+    """The name here of another library's dtype; the text of the value where it is not a dtype."""
     if isinstance(value, type):
         name = value.__name__  # np.float32, ml_dtypes.bfloat16, float
     else:
@@ -231,7 +231,7 @@ def _foreign_name(value: object) -> str:
 
 
 def round_to_small_float(value: float, dtype: DType) -> float:
-    """`value` rounded to nearest even in a float type of at most 16 bits, straight from double (no double rounding)."""
+    """`value` rounded to nearest even in a float type of at most 16 bits, directly from double."""
     if value != value or math.isinf(value) or value == 0.0:
         if dtype is dtypes.float8_e4m3 and math.isinf(value):
             return math.nan
@@ -261,8 +261,9 @@ def round_to_float(value: float, dtype: DType) -> float:
 
 
 def _round_to_odd(value: int) -> int:
-    """`value` cut to the 53 bits of a double, the last one set where anything was cut off. Rounding the result to fewer
-    bits comes out as if made from `value`; rounding to a double first would round twice."""
+    """`value` truncated to the 53 bits of a double, with the last bit set where the truncation lost any (round to odd).
+    Rounding the result to fewer bits then gives what rounding `value` itself would; rounding to a double first would
+    round twice."""
     excess = value.bit_length() - 53
     if excess <= 0:
         return value
@@ -381,9 +382,9 @@ def dtype_for_range(least: int, greatest: int) -> DType:
 
 
 def can_hold(dtype: DType, value: Scalar) -> bool:
-    """Whether a number may be an operand of that type: all but one whose integer part an integer type lacks, as for
-    infinity and NaN. The negative of an unsigned number is one too, so that `x * -1` and `x & ~1` mean what they say
-    modulo 2**bits."""
+    """Whether a Python number may be an operand of that type. An integer type refuses infinity, NaN and numbers out of
+    its range; an unsigned one takes the negatives of its numbers too, so that `x * -1` and `x & ~1` work modulo
+    2**bits."""
     if isinstance(value, bool) or not dtype.is_int:
         return True
     least = -dtype.max if dtype.is_unsigned else dtype.min

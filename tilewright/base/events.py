@@ -3,9 +3,9 @@
 Comes in: `emit` calls and stage timers of every folder. Goes out: events to subscribers, `GlobalCounters`,
 `stage_times`. The stages publish here so that debug/ can watch them without their importing it.
 
-`emit` finds nobody listening in one dictionary lookup, but its caller has built the fields by then. In a hot path ask
-first: `if "rule-fired" in events.listeners: events.emit("rule-fired", ...)`; `if events.listeners:` asks for any kind.
-"""
+Without listeners, `emit` returns after one dictionary lookup, but its caller has built the fields by then. In a hot
+path ask first: `if "rule-fired" in events.listeners: events.emit("rule-fired", ...)`; `if events.listeners:` asks for
+any kind."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class Event:
 
 Listener = Callable[[Event], object]
 
-# A kind has an entry only while somebody listens to it. The tuples are replaced, never changed, so `emit` reads without
-# the lock, which orders those who subscribe.
+# A kind has an entry only while it has listeners. The tuples are replaced, never changed, so `emit` reads without the
+# lock; only subscribing takes it.
 listeners: dict[str, tuple[Listener, ...]] = {}
 
 # Re-entrant, because the garbage collector may run at any allocation inside a locked block, and a buffer that it
@@ -72,7 +72,7 @@ def emit(kind: str, **fields: object) -> None:
     """Tell the listeners of `kind`. What a listener raises passes to the caller: a listener may stop a run."""
     found = listeners.get(kind)
     if found is None:
-        # A misspelt kind has no listeners either, and would never be heard.
+        # Without this check a misspelt kind would go unnoticed: it has no listeners.
         if kind not in KINDS:
             raise InternalError(f"no event kind {kind!r}; events.KINDS lists them")
         return
@@ -82,7 +82,7 @@ def emit(kind: str, **fields: object) -> None:
 
 
 class Subscription:
-    """A listener at work from the moment it is made until `close`, or until its `with` block ends."""
+    """A listener, active from its construction until `close` or the end of its `with` block."""
 
     __slots__ = ("_kinds", "_listener")
 
@@ -131,8 +131,8 @@ def subscribe(listener: Listener, kinds: Iterable[str] | None = None) -> Subscri
 
 PRINTER = "tilewright.debug.printer"
 
-# The kinds that debug/ prints, with the least DEBUG that prints each. Others are not listened to: DEBUG=1 leaves
-# kernels to run as one list, which a listener of "kernel-run" would take apart to time each.
+# The kinds that debug/ prints, with the least DEBUG that prints each. The printer subscribes to no others: with DEBUG=1
+# kernels run as one list, which a listener of "kernel-run" would split to time each kernel.
 PRINTED: dict[str, int] = {
     "cache-hit": 1,
     "cache-miss": 1,
@@ -176,8 +176,8 @@ _checking: list[Subscription] = []
 
 
 def exchange_checking(before: int, after: int) -> None:
-    """Somewhere CHECK_NAN was `before` and is now `after`. While it is set anywhere there is a listener, which is what
-    the shortest way through a jitted call asks for anyway: so the option costs nothing there while it is off."""
+    """Somewhere CHECK_NAN was `before` and is now `after`. While it is set in any thread there is a listener. The fast
+    path of a jitted call tests for listeners anyway, so the option costs nothing there while it is off."""
     with _lock:
         if before:
             _checking.pop().close()
@@ -199,8 +199,8 @@ _profiling: Subscription | None = None
 
 
 def exchange_profiling(before: int, after: int) -> None:
-    """Somewhere PROFILE was `before` and is now `after`. While it is above 0 anywhere, what runs goes to the profiler,
-    in every thread: the queues of a device are shared. It is loaded by name at the first event."""
+    """Somewhere PROFILE was `before` and is now `after`. While it is above 0 in any thread, the profiler gets the
+    launches of every thread: the queues of a device are shared. It is loaded by name at the first event."""
     global _profiling, _profiling_count
     with _lock:
         _profiling_count += bool(after) - bool(before)
@@ -218,26 +218,26 @@ def _profile_event(event: Event) -> None:
 class Counters:
     """What the process has done so far. Read the attributes freely; change them through the methods.
 
-    A launch of a small kernel costs a few microseconds and a lock a third of one, so work is noted in queues, whose
-    ends need no lock, and added up when somebody reads.
-    """
+    A launch of a small kernel takes a few microseconds and a lock a third of a microsecond, so work is appended to
+    queues without a lock, and added up when a counter is read."""
 
     MAX_NOTES = 4096
 
     def __init__(self) -> None:
         self._totals = [0, 0, 0, 0.0]
-        # What `add_note` was given and nobody has added up yet. Always the same object: a replay appends to it itself.
+        # What `add_note` was given since it was last added up. Always the same object, because a replay appends to it
+        # directly.
         self.runs: deque[tuple[int, int, int, float]] = deque()
         self._allocated: Counter[str] = Counter()
         self._memory: deque[tuple[str, int]] = deque()
-        # What `add_memory` does, given (device, bytes below 0) as one tuple: for destructors.
+        # As `add_memory`, given (device, negative bytes) as one tuple: for destructors.
         self.free_memory = self._memory.append
         self.compile_time_s = 0.0  # seconds spent inside stage timers
 
     def add_up(self) -> None:
         """Empty the queue of runs into the totals."""
         with _lock:
-            # Others may append meanwhile: as many are taken as there were.
+            # Other threads may append meanwhile: only what was there at the start is taken.
             runs = [self.runs.popleft() for _ in range(len(self.runs))]
             if runs:
                 self._totals = [total + sum(parts) for total, parts in zip(self._totals, zip(*runs), strict=True)]
@@ -310,7 +310,7 @@ class Counters:
 GlobalCounters = Counters()
 
 
-# Nanoseconds by stage name, each counting only what no timer nested in it counts, so that the sum is the wall time.
+# Nanoseconds by stage name, each without the timers nested in it, so that the sum is the wall time.
 stage_times: dict[str, int] = {}
 # Nanoseconds by stage and pass, in the order in which the passes ran first. They are part of the stage's time.
 pass_times: dict[tuple[str, str], int] = {}

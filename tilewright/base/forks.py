@@ -1,12 +1,12 @@
-"""Forks while other threads work. In: the locks of the package, and what must not be cut in two. Out: a child where no
-lock is held by a thread that it does not have, and nothing is half done.
+"""Forks of a process with several threads. In: the locks of the package, and blocks that must be complete before a
+fork. Out: a child in which no lock is held by a thread that it does not have, and no such block is half done.
 
 held     acquired before a fork, in the order of their levels, and released in parent and child: what such a lock
-         protects is whole in the child. For locks that are held for short, or as long as a kernel runs.
-renewed  free in the child: what such a lock protects is right at every moment (a table that is added to), and to wait
-         for it could take as long as compiling takes.
-whole    a block that a fork waits for, without excluding other such blocks: calls into libraries that have locks of
-         their own.
+         protects is consistent in the child. For locks that are held briefly, or while a kernel runs.
+renewed  replaced by a free lock in the child: what such a lock protects is consistent at every moment (a table that
+         only grows), and waiting for it could take as long as a compilation.
+whole    a block that a fork waits for; such blocks do not exclude one another. For calls into libraries that have
+         their own locks.
 
 A fork also waits for imports of other threads: a module that one of them has half imported stays so in the child."""
 
@@ -23,13 +23,13 @@ from typing import Any
 _held: list[tuple[int, Any]] = []
 _acquired: list[Any] = []  # by the thread that forks
 _renewed: weakref.WeakSet[Any] = weakref.WeakSet()
-# Milliseconds: an import that takes longer waits for something itself.
+# In milliseconds: an import that takes longer is itself blocked.
 MAX_WAITS_FOR_IMPORTS = 20_000
 _in_child: list[Callable[[], None]] = []
 
 
 def held_lock(level: int) -> Any:
-    """A lock of the first kind. A thread that has one takes none of a lower level."""
+    """A lock of the first kind. A thread that holds one must not acquire one of a lower level."""
     lock = threading.RLock()
     _held.append((level, lock))
     _held.sort(key=lambda pair: pair[0])
@@ -44,7 +44,7 @@ def renewed_lock() -> Any:
 
 
 def call_in_child(function: Callable[[], None]) -> None:
-    """Has a function called in the child of every fork, before anything else runs there."""
+    """Registers a function to be called in the child of every fork, before anything else runs there."""
     _in_child.append(function)
 
 
@@ -77,7 +77,7 @@ _depth = _Depth()
 
 
 class whole:  # noqa: N801 - read as a function: `with whole():`
-    """A block that no fork of another thread cuts in two. Blocks nest."""
+    """A block that a fork by another thread waits for. Blocks nest."""
 
     __slots__ = ()
 
@@ -109,7 +109,7 @@ def _before() -> None:
 
 
 def _others_import() -> bool:
-    """Whether another thread holds the lock of a module. They are there while someone imports."""
+    """Whether another thread holds the lock of a module, as it does while it imports the module."""
     found = (reference() for reference in list(getattr(importlib._bootstrap, "_module_locks", {}).values()))
     owners = {getattr(lock, "owner", None) for lock in found if lock is not None}
     return bool(owners - {None, threading.get_ident()})
@@ -130,7 +130,7 @@ def _after_in_child() -> None:
     _gate = _Gate()
     _gate.inside = 1 if _depth.blocks else 0
     for lock in list(_renewed):
-        if not lock._is_owned():  # else the thread that has forked has it, and will release it
+        if not lock._is_owned():  # otherwise the forking thread holds it, and will release it
             lock._at_fork_reinit()
     for function in _in_child:
         function()

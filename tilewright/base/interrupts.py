@@ -1,6 +1,6 @@
-"""Deferred Ctrl-C. In: a block that must run to its end, such as an update of memory and the note that it was done.
-Out: an interrupt that arrives inside is raised when the block has ended. One that arrives where Python
-drops exceptions, in a destructor of ours, is raised right after it."""
+"""Deferred Ctrl-C. In: a block that must not be interrupted, such as an update of memory and its record. Out: an
+interrupt that arrives inside the block is raised at its end; one that arrives in a destructor of the package, where
+Python drops exceptions, is raised right after it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 
 
 class shielded:  # noqa: N801 - read as a function: `with shielded():`
-    """A block that Ctrl-C does not cut. For short blocks: the interrupt waits for as long as they take. Handlers run in
-    the main thread, so in any other nothing is done; nor is it where the program has no handler of Python's.
+    """A block that Ctrl-C does not interrupt; for short blocks, since the interrupt waits for their end. Does nothing
+    outside the main thread, where no handler runs, and where the program has replaced Python's handler.
 
-    It uses `_signal`, whose calls take a tenth of those of `signal`: a small launch is inside such a block."""
+    It calls `_signal`, ten times as fast as `signal`, because every launch is inside such a block."""
 
     __slots__ = ("_arrived", "_handler")
 

@@ -1,5 +1,5 @@
 """The user's line. In: the frames of the running thread. Out: file and line of the innermost one outside the package.
-Stands below everything: errors name it, and every node keeps the one that made it."""
+Errors name this line, and every node keeps the line that made it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Location = tuple[str, int]
 PACKAGE_FOLDER = os.path.dirname(os.path.dirname((lambda: None).__code__.co_filename)) + os.sep
 _PACKAGE_NAME = __name__.partition(".")[0]
 _LIBRARY_FOLDER = os.path.dirname(os.__file__)
-# Decorators and context managers put frames of these files between the user and the package; they are nobody's line.
+# Decorators and context managers put frames of these files between the user's code and the package; they are skipped.
 _SKIPPED_FILES = (
     PACKAGE_FOLDER,
     "<frozen ",
@@ -37,6 +37,7 @@ def user_location() -> Location | None:
 
 
 def _is_generated(namespace: dict[str, object]) -> bool:
-    """Tell code the package compiled from text (a matcher, a dataclass method) from a user's prompt or `python -c`."""
+    """Whether code was compiled from text by the package (a matcher, a dataclass method), not typed at a prompt or
+    given to `python -c`."""
     module_name = str(namespace.get("__name__", _PACKAGE_NAME))
     return module_name.partition(".")[0] == _PACKAGE_NAME

@@ -11,8 +11,8 @@ Value = int | str
 
 class Option:
     """The declaration of one option. An integer option may have a `minimum`; a text option may list its `choices`.
-    `affects` says whose results depend on it, the stages' or the record of a target: the keys of every cache of such
-    results are made from this."""
+    `affects` names the stages, or the record of a target, whose results depend on it; the keys of their caches are
+    derived from it."""
 
     __slots__ = ("affects", "choices", "default", "doc", "kind", "minimum", "name")
 

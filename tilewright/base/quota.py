@@ -1,5 +1,5 @@
-"""Counts of what a bisection allows. In: the limit that an option sets. Out: whether one more may be done. A quota
-counts in the whole process, so that 'only the first n' means the same in every run of a program."""
+"""Limits for bisection. In: the limit that an option sets, such as 'apply only the first n opts'. Out: whether one more
+may be done. A quota counts for the whole process, so that the first n are the same in every run of a program."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ _quotas: list[Quota] = []
 
 
 class Quota:
-    """How much of one kind the process has done while a limit was set."""
+    """A count of the actions of one kind that the process has done while a limit was set."""
 
     __slots__ = ("used",)
 

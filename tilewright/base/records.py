@@ -1,10 +1,10 @@
 """Records: classes of named fields. In: a class whose annotations are its fields. Out: the class with slots, an
 `__init__`, a repr and, where it is frozen, equality and a hash by value.
 
-They are used as `dataclasses` are, which take 0.8 ms to make one class and 10 ms to import: a fifth of what a process
-needs for its first result (docs/measurements/own_past.md). Here the text of `__init__` is compiled when the
-first instance is made, so a class costs what the statement `class` does. Modules that a first result imports use these,
-which tests/base/test_records.py checks; others may use either kind."""
+They are used like `dataclasses`, which take 0.8 ms per class and 10 ms to import: a fifth of the time that a process
+needs for its first result (docs/measurements/own_past.md). Here the text of `__init__` is compiled when the first
+instance is made, so that defining a record costs no more than a plain class. Modules that a first result imports use
+these, which tests/base/test_records.py checks; others may use either kind."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ else:
     from _collections import _tuplegetter
 
     class _Tuple(tuple):
-        """What `collections.namedtuple` makes anew for each class, 5 kB in all: the methods of named tuples."""
+        """The methods of named tuples, which `collections.namedtuple` makes again for each class (5 kB)."""
 
         __slots__ = ()
 
         def __new__(cls, *values, **named):
-            """Of the first instance: the text of the class's own `__new__` is compiled."""
+            """Called for the first instance: compiles the class's own `__new__`."""
             made = next(kind for kind in cls.__mro__ if "_fields" in vars(kind))
             made.__new__ = staticmethod(_new_of(made))
             return made.__new__(cls, *values, **named)
@@ -56,9 +56,9 @@ else:
             return tuple(self)
 
     class _NamedTupleType(type):
-        """`typing.NamedTuple` compiles the annotation of each field, of which nothing here asks; the first `compile` of
-        a process also makes the classes of syntax trees. Without it, and without methods of its own, a class takes
-        a third of the time."""
+        """A replacement for that of `typing.NamedTuple`, which compiles the annotation of each field (unused here, and
+        the first `compile` of a process also makes the classes of syntax trees) and makes methods for each class.
+        Without both, a class takes a third of the time."""
 
         def __new__(cls, name, bases, members):
             fields = tuple(members["__annotations__"])
@@ -104,13 +104,14 @@ class _Field(NamedTuple):
 def field(
     *, default_factory: Callable[[], Any] | None = None, init: bool = True, compare: bool = True
 ) -> Any:  # Any: it stands where a value of the field's own type is expected
-    """What a field needs beyond a default: a value made for each instance, no argument, no part in comparisons."""
+    """A field with more than a default: with a value made for each instance, without an argument, or excluded from
+    comparisons."""
     return _Field(default_factory, init, compare)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(cls: type[R]) -> type[R]:
-    """A class whose instances do not change: they are equal where they have one class and equal fields."""
+    """A class with immutable instances, which are equal if they have the same class and equal fields."""
     made: type[R] = _with_slots(cls)
     names = [name for name in field_names(made) if name not in _uncompared(made)]
     values = _values_of(names)
@@ -150,7 +151,8 @@ def replace(made: R, **changes: Any) -> R:
 
 
 class _DataclassFields:
-    """What the functions of `dataclasses` (`fields`, `replace`, `asdict`) ask a class for, made when they first do."""
+    """The attributes of a class that the functions of `dataclasses` (`fields`, `replace`, `asdict`) read, made at their
+    first use."""
 
     def __get__(self, instance: object, made: Any) -> Any:
         import dataclasses
@@ -176,7 +178,7 @@ class _Absent:
 
 
 def _with_slots(cls: Any) -> Any:
-    """The class made again with a slot for each field: a class cannot be given slots later."""
+    """A new class with a slot for each field: slots cannot be added to an existing class."""
     own = [name for name, kind in cls.__annotations__.items() if not str(kind).startswith("ClassVar")]
     inherited: tuple[str, ...] = getattr(cls, "__match_args__", ())
     defaults = {**getattr(cls, "__field_defaults__", {})}
@@ -234,7 +236,7 @@ def _make_init(made: Any) -> Callable[..., None]:
 
 
 def _arguments(made: Any) -> list[str]:
-    """The fields that `__init__` is given. A class of `dataclasses` has no other ones among its names."""
+    """The fields that are arguments of `__init__`; all fields for a class of `dataclasses`."""
     defaults = getattr(made, "__field_defaults__", {})
     unset = {name for name, value in defaults.items() if isinstance(value, _Field) and not value.init}
     return [name for name in field_names(made) if name not in unset]

@@ -10,15 +10,15 @@ from tilewright.base.dtype import DType, dtypes
 from tilewright.base.records import NamedTuple, record
 
 ALL_DTYPES = frozenset(dtypes.all)
-# What every instruction set has; the rest is decomposed where a target does not name it.
+# Ops that every instruction set has; others are decomposed unless the target names them.
 BASIC_OPS = frozenset(
     ("NEG", "SQRT", "TRUNC", "ADD", "SUB", "MUL", "FDIV", "MAX", "MIN", "AND", "OR", "XOR", "CMPLT", "CMPEQ", "CMPNE")
     + ("WHERE", "CAST", "BITCAST")
 )
-# What codegen computes with other dtypes where a target has no arithmetic of these.
+# Dtypes that codegen emulates where a target has no arithmetic for them.
 SMALL_FLOATS = frozenset({dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2})
 WIDE_INTEGERS = frozenset({dtypes.int64, dtypes.uint64})
-# Combining these in memory gives the same result in any order; floats would be rounded otherwise in each.
+# Atomic updates of these give the same result in any order; those of floats would round differently in each order.
 ATOMIC_DTYPES = frozenset({dtypes.int32, dtypes.uint32}) | WIDE_INTEGERS
 
 
@@ -28,9 +28,9 @@ KEEP_DENORMALS, FLUSH_CONTRACTIONS, FLUSH_EVERYWHERE = range(3)
 
 
 class TileLayout(NamedTuple):
-    """Where an operand's tile has its elements in local memory: `block` rows (or columns) together, `block_step`
-    elements apart from the next ones; inside a block `own_step` from row to row and `summed_step` along the sum. Where
-    `summed_block` is not 0 that many steps of the sum lie together, and the next ones `summed_block_step` further."""
+    """The layout of an operand's tile in local memory. Rows (or columns) are in blocks of `block`, at a stride of
+    `block_step`; inside a block, rows have the stride `own_step` and the sum has `summed_step`. Where `summed_block` is
+    not 0, steps of the sum are in blocks of that many, at a stride of `summed_block_step`."""
 
     block: int
     block_step: int
@@ -52,14 +52,15 @@ class TileLayout(NamedTuple):
         return int(self.position(own - 1, summed - 1)) + 1
 
 
-# Elements between the lines of a tile that is read along its own axis: they then begin in different banks.
+# Padding, in elements, after each line of a tile that is read along its own axis, so that lines begin in different
+# banks.
 _LINE_PADDING = 4
 
 
 @record
 class CoreAxis:
-    """A part of a tile's row or column number: `step` times an index below `size`. The index is part of the number of
-    a thread, which it moves by `thread`; where that is 0 it counts the elements that one thread holds."""
+    """One digit of a tile's row or column number: `step` times an index below `size`. The index is a digit of the
+    thread number with weight `thread`; where `thread` is 0, it counts the elements that one thread holds."""
 
     size: int
     step: int
@@ -69,10 +70,10 @@ class CoreAxis:
 @record
 class TensorCore:
     """A way to multiply matrices that the threads of a work-group share. It makes tiles of `rows` by `columns`; a
-    thread holds the elements whose row and column the axes give. `depth` steps of the summed axis are taken at a time.
-    An operand has that axis contiguous in memory or, where `transposes`, its rows or columns. `staged_line_bytes` says
-    that it multiplies tiles in local memory: in lines of that many bytes along the axis that is contiguous; 0 for lines
-    along the operand's own axis, as long as the tile.
+    thread holds the elements whose row and column the axes give. `depth` steps of the summed axis are multiplied at a
+    time. An operand has that axis contiguous in memory or, where `transposes`, its rows or columns. `staged_line_bytes`
+    says that it multiplies tiles in local memory: in lines of that many bytes along the axis that is contiguous; 0 for
+    lines along the operand's own axis, as long as the tile.
 
     Where there are `parts`, an operand is staged as that many numbers of dtype `part` whose sum it is, and the products
     of parts are added: all but those below the rounding of the accumulator. A step of the sum starts from zero, and is
@@ -88,7 +89,7 @@ class TensorCore:
     column_axes: tuple[CoreAxis, ...]
     transposes: bool
     operations_per_clock: float = 256.0  # additions and multiplications of a multiprocessor
-    # As `column_axes`, for results whose rows begin anywhere: they are stored in narrower vectors.
+    # As `column_axes`, for results whose rows are not aligned: they are stored in narrower vectors.
     unaligned_column_axes: tuple[CoreAxis, ...] = ()
     is_bulk: bool = True  # multiplies operands that the copy engine fetches from memory
     staged_line_bytes: int | None = None
@@ -97,12 +98,12 @@ class TensorCore:
 
     @property
     def multiplied(self) -> DType:
-        """The dtype of what lies in local memory."""
+        """The dtype of operands in local memory."""
         return self.part or self.operand
 
     @property
     def wants_vectors(self) -> bool:
-        """Whether products are so fast that operands are better copied into an order in which they are staged as
+        """Whether products are so fast that it pays to copy operands into an order in which they can be staged as
         vectors."""
         return self.transposes and (self.is_bulk or self.parts > 1)
 
@@ -115,7 +116,8 @@ class TensorCore:
         return [axis.thread for axis in self.thread_axes].index(part.thread)
 
     def layout(self, size: int, is_summed_fast: bool) -> TileLayout:
-        """How a tile of `size` rows or columns lies in local memory: along the sum or not, where a core takes both."""
+        """The layout of a tile of `size` rows or columns in local memory, contiguous along the sum where
+        `is_summed_fast`."""
         if not self.staged_line_bytes:
             return TileLayout(size, 0, 1, size + _LINE_PADDING)
         line = self.staged_line_bytes // self.multiplied.itemsize
@@ -125,7 +127,7 @@ class TensorCore:
 
     @property
     def thread_axes(self) -> list[CoreAxis]:
-        """Those that number threads, the slowest first."""
+        """The axes that number threads, the slowest first."""
         return sorted((a for a in self.row_axes + self.column_axes if a.thread), key=lambda a: -a.thread)
 
 
@@ -142,8 +144,8 @@ class DotProduct:
 
 @record
 class Target:
-    """Facts of one device kind. `native` are the dtypes whose arithmetic the renderer can write directly. One that
-    lacks 64-bit integers lacks float64 too; its renderer moves pairs of words (codegen/wide_integers.py)."""
+    """Facts of one device kind. `native` are the dtypes whose arithmetic the renderer can write directly. A target
+    without 64-bit integers has no float64 either; its renderer moves pairs of words (codegen/wide_integers.py)."""
 
     name: str
     arch: str = ""
@@ -162,10 +164,10 @@ class Target:
     max_buffers: int = (1 << 31) - 1  # that a kernel may be given
     # Equal kernels that one launch may run, each on buffers of its own; 1 where the renderer does not write that.
     max_sections: int = 1
-    # Bytes: a kernel's buffer begins at a multiple of it inside its memory. Some OpenCL drivers need 512.
+    # In bytes: the alignment of a kernel's buffer inside its memory. Some OpenCL drivers need 512.
     start_alignment: int = 512
     warp_size: int = 1
-    threads_per_core: int = 2048  # that a core with work-groups runs at a time: with as many it is saturated
+    threads_per_core: int = 2048  # that a core with work-groups runs at a time; this many saturate it
     # The memory hierarchy. A CPU's is read from the host (backends/cpu/host/caches.py), and CPU_FACTS overrides it.
     line_bytes: int = 64  # of a cache line
     page_bytes: int = 4096
@@ -175,26 +177,26 @@ class Target:
     cache_bytes: int = 1 << 20  # of the last-level cache, which the cores share
     core_bytes_per_clock: float = 32.0  # from that cache to one core, while all of them read
     memory_bytes_per_clock: float = 16.0  # from memory to one core, while all of them read
-    independent_vectors: int = 4  # loads, or additions to accumulators, that hide the latency of one
+    independent_vectors: int = 4  # independent loads, or additions to accumulators, that hide the latency of one
     products_per_clock: float = 2.0  # vectors, or warps, that a core multiplies and adds
     launch_clocks: float = 4500.0  # until a kernel that waits for another begins
     tlb_entries: int = 64  # pages whose translation the first-level TLB of a core holds
-    prefetch_streams: int = 16  # rows far apart that the processor prefetches while they are read side by side
-    # Bytes ahead of a stream's loads that a kernel prefetches; 0 where the processor does that better alone.
+    prefetch_streams: int = 16  # rows at a large stride that the processor prefetches while they are read in parallel
+    # The distance in bytes at which a kernel prefetches a stream; 0 where the hardware prefetcher suffices.
     prefetch_bytes: int = 4096
-    masked_itemsizes: tuple[int, ...] = ()  # bytes of the elements of which a vector is loaded and stored under a mask
-    read_streams: int = 8  # rows at a large stride that a core reads at a time: half as many have the most bandwidth
+    masked_itemsizes: tuple[int, ...] = ()  # element sizes for which there are masked vector loads and stores
+    read_streams: int = 8  # rows at a large stride that a core reads at a time; half as many reach the full bandwidth
     native: frozenset[DType] = ALL_DTYPES
     # Small floats without arithmetic of their own that the renderer converts to and from float32 itself.
     native_casts: frozenset[DType] = frozenset()
     # Ops (by name) that the renderer writes itself; every other one is decomposed by codegen.
     native_ops: frozenset[str] = frozenset()
-    atomics: frozenset[DType] = frozenset()  # integers in memory that threads may combine values with in one step
+    atomics: frozenset[DType] = frozenset()  # dtypes of atomic updates in memory
     tensor_cores: tuple[TensorCore, ...] = ()  # those to be preferred first
     dot_products: tuple[DotProduct, ...] = ()  # those to be preferred first
-    is_reference: bool = False  # the emulator: others are checked against it
-    flush_denormals: int = KEEP_DENORMALS  # where denormal numbers slow arithmetic down
-    checks_ranges: bool = False  # CHECK costs nothing that can be measured, so it is always done
+    is_reference: bool = False  # the emulator, which other devices are checked against
+    flush_denormals: int = KEEP_DENORMALS  # whether kernels flush denormals: where these slow arithmetic down
+    checks_ranges: bool = False  # whether CHECK is always done: it has no measurable cost
 
     def computes(self, dtype: DType) -> bool:
         """Whether kernels may compute with the dtype: by the renderer's own means, or by those of codegen."""
@@ -205,14 +207,14 @@ class Target:
         return dtypes.float32 if dtype in SMALL_FLOATS and dtype not in self.native else dtype
 
     def l1_lines(self, step_bytes: int) -> int:
-        """How many lines the first-level cache holds of those at addresses `step_bytes` apart. A step of a large power
-        of two reaches few of its sets."""
+        """How many of the lines at a stride of `step_bytes` the first-level cache can hold. A stride of a large power
+        of two uses few of its sets."""
         way_bytes = max(self.line_bytes, self.l1_bytes // self.l1_ways)
         return self.l1_ways * (way_bytes // math.gcd(way_bytes, max(self.line_bytes, step_bytes)))
 
     def transposed_lanes(self, itemsize: int, rows: int, step_bytes: int) -> int:
         """How many elements of each of `rows` rows, `step_bytes` apart, are transposed in registers at a time: a line
-        of each, or what half of the registers hold, where the L1 keeps the lines until all of them is used."""
+        of each, or what half of the registers hold, where the L1 keeps the lines until they are used up."""
         line, lanes = max(1, self.line_bytes // itemsize), max(1, self.vector_bytes // itemsize)
         held = max(1, self.vector_registers // 2 // max(1, rows)) * lanes
         return held if held < line and self.l1_lines(step_bytes) >= 2 * rows else line

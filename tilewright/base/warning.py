@@ -7,7 +7,7 @@ from __future__ import annotations
 class JitWarning(UserWarning):
     """A jitted function is traced at every call and never replayed; the message says why.
 
-    Broken, the clock gives something else each time, so nothing can be replayed::
+    Broken, the clock gives another number at each call, so nothing can be replayed::
 
         @jit
         def step(x): return x * time.time()

@@ -1,8 +1,8 @@
-"""Every exception Tilewright raises; each finds the user's file and line that led to it.
+"""Every exception Tilewright raises, with the user's file and line that led to it.
 
 In: an operation, what is wrong with it, what to do. Out: one readable message. Every stage raises these and no others.
-The modules are cut by who raises: calls on tensors (`tensors`), code that reads options, files and prompts (`inputs`),
-kernels (`kernels`), and the compiler itself (`internal`).
+The modules are divided by who raises: calls on tensors (`tensors`), code that reads options, files and prompts
+(`inputs`), kernels (`kernels`), and the compiler itself (`internal`).
 
     TilewrightError
       UserError                    the caller can fix it; the message says how

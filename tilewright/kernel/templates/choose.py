@@ -31,13 +31,14 @@ def choose_plan(view: KernelView) -> Choice:
 def templates_of(target: Target) -> tuple[Template, ...]:
     if not target.has_local:
         return CORE_TEMPLATES
-    from tilewright.kernel.templates.groups import GROUP_TEMPLATES  # imported where needed: cards alone do
+    from tilewright.kernel.templates.groups import GROUP_TEMPLATES  # few processes need it
 
     return GROUP_TEMPLATES
 
 
 def make_least(considered: tuple[Considered, ...]) -> Choice | None:
-    """The plan with the least estimate that can be made. None where none can, or where later templates take less."""
+    """The plan with the least estimate of those whose opts are legal. None where no plan is, or where the least
+    estimate is that of leaving the kernel to later templates."""
     for template, plan, _ in sorted(considered, key=lambda each: each.seconds or 0.0):
         if plan.make is None:
             return None
@@ -57,14 +58,15 @@ def consider_plans(template: Template, view: KernelView) -> tuple[Considered, ..
 
 
 def planned_opts(view: KernelView) -> list[Opts]:
-    """The opts of the chosen plan, and of all other plans that can be made, of every template that matches."""
+    """The opts of the chosen plan, then those of every other legal plan of every template that matches: where search
+    starts."""
     considered = [each for template in templates_of(view.target) for each in consider_plans(template, view)]
     made = [plan.make() for _, plan, _ in considered if plan.make is not None]
     return list(dict.fromkeys([choose_opts(view), *(opts for opts in made if opts is not None)]))
 
 
 def best_plan(template: Template, view: KernelView) -> Choice | None:
-    """What one template alone chooses."""
+    """The choice among the plans of one template."""
     return make_least(consider_plans(template, view))
 
 

@@ -40,7 +40,8 @@ class Tile(NamedTuple):
     height: int  # along the second axis
 
     def can_be_shared(self, windows: Windows, lanes: int) -> bool:
-        """Whether several cores have tiles: of channels, or several of the image each."""
+        """Whether tiles can be divided among cores: there are several tiles of channels, or a loop over tiles of the
+        image has a divisor."""
         amounts = {windows.row: self.length} | ({} if self.second is None else {self.second: self.height})
         left = [size_of(axis) // amounts.get(axis, 1) for axis in (windows.row, *windows.others)]
         counts = [count for count in left if count > 1]

@@ -12,8 +12,8 @@ are transposed in registers before they are stored.
           for k: a tile of accumulators in registers    pixels as scalars, channels as vectors
 
 A gradient of the images is the same over the channels of the input. Terms that its border masks off are not computed:
-the loop over rows of the window is clipped (`transforms/clip.py`), and for a tile element whose mask is a constant no
-product is emitted, which for whole rows is all of them. A gradient of the weights has the pixels of all images as k,
+the loop over rows of the window is clipped (`transforms/clip.py`), and no product is emitted for a tile element whose
+mask is a constant; in a tile of a whole row every mask is. A gradient of the weights has the pixels of all images as k,
 and a tile of window positions in place of one of pixels. Where a panel for all of k is too large for a cache, as it is
 there, some rows or images are packed at a time, and accumulators are spilled between these blocks:
 
@@ -81,7 +81,8 @@ def match_windows(view: KernelView) -> Windows | None:
 
 
 def window_plans(view: KernelView, windows: Windows) -> Iterator[Plan]:
-    """Vectors of channels, whose tile takes longer to compile, beside vectors along rows of pixels."""
+    """Vectors of channels, whose tile takes longer to compile; and vectors along rows of pixels, which later templates
+    make."""
     lanes = view.target.lanes(sum_dtype(view))
     steps = math.prod(size_of(axis) for axis in view.reduce_axes)
     products = math.prod(size_of(axis) for axis in view.axes)
@@ -155,13 +156,14 @@ def filled(size: int, lanes: int) -> float:
 
 
 def pages_of(view: KernelView, image: UOp) -> int:
-    """About how many pages the sum reads the image in: those of the loop with the most."""
+    """An estimate of how many pages the sum touches in the image: the maximum over its loops of the pages that one loop
+    steps through."""
     walks = ((size_of(axis), abs(stride(image, axis) or 0) * image.dtype.itemsize) for axis in view.reduce_axes)
     return max(min(size, size * step // view.target.page_bytes) for size, step in walks)
 
 
 def row_filled(view: KernelView, lanes: int) -> float:
-    """The fraction of the lanes that are filled by vectors along a row of the image: of the results, or of the sum."""
+    """The fraction of the lanes that vectors along a row of the image fill: a row of results, or a loop of the sum."""
     product = find_product(view)
     if product is not None:
         return filled(size_of(product.columns), lanes)
@@ -277,8 +279,9 @@ class _Nest(OptBuilder):
             self.apply(OptOps.SWAP, blocks, outermost)
 
     def _share(self) -> bool:
-        """Makes parallel the outermost loop with a high utilisation, else that with the highest. Where accumulators are
-        spilled, each task has several: the order of a sum must not depend on the number of cores."""
+        """Makes one loop parallel: the outermost with a high utilisation, else the one with the highest. Where
+        accumulators are spilled, a task gets at least two iterations of the spilled loop: a task of one would not
+        spill, and the order of a sum must not depend on the number of cores."""
         cores = self.target.cores
         other, own = factors_of(self.view)[1 - self.windows.number], self._own_loops()
         parts: dict[UOp, int] = {}
@@ -297,7 +300,7 @@ class _Nest(OptBuilder):
         return True
 
     def _own_loops(self) -> list[UOp]:
-        """The output loops that the other factor does not depend on."""
+        """The output loops that only the image depends on."""
         other = factors_of(self.view)[1 - self.windows.number]
         return [axis for axis in self.view.of_kind(AxisType.LOOP) if axis not in other.ranges]
 

@@ -34,8 +34,8 @@ class GroupOptBuilder(OptBuilder):
         return True
 
     def split(self, op: OptOps, axis: UOp, amount: int) -> UOp | None:
-        """Splits `amount` off an axis; gives the remaining loop, the axis if it was not split, or None if all of it was
-        taken. An axis of symbolic size is padded to whole parts."""
+        """Splits `amount` iterations off an axis. Returns the remaining loop, the axis itself if it was not split, or
+        None if nothing remains. An axis of symbolic size is padded to whole parts."""
         if amount <= 1:
             return axis
         if not is_counted(axis):
@@ -73,7 +73,7 @@ def tile_groups(view: KernelView, tile: Callable[..., object], *found: Any) -> O
 
 
 def output_loops(view: KernelView) -> list[UOp]:
-    """Loops that store results, of a size that is one number for the whole launch."""
+    """Loops that store results, whose size is the same in all iterations of other loops."""
     loops = view.of_kind(AxisType.LOOP, AxisType.GLOBAL)
     return [axis for axis in loops if axis not in view.reduce_axes and is_uniform(axis)]
 
@@ -102,5 +102,5 @@ def part_of(axis: UOp, most: int) -> int:
 
 
 def warp_threads(target: Target) -> int:
-    """Threads that a group should have at the least: those of a warp, of the usual size where the target tells none."""
+    """The fewest threads that a group should have: one warp, of the usual size where the target names none."""
     return target.warp_size if target.warp_size > 1 else 32

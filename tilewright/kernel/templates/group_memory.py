@@ -2,8 +2,8 @@
 its template.
 
   rows         a reduction along memory (sum of rows, softmax, matrix times vector): the threads of a group share each
-               row, adjacent threads on adjacent elements; all reductions of a row and its output loop use as many
-               threads
+               row, adjacent threads on adjacent elements; all reductions of a row and its output loop use the same
+               number of threads
   transpose    an operand whose fast loop is not that of the stores: tiles through local memory
   columns      a reduction across memory: threads along the fast output loop, which share the reduction if they are few
   elementwise  vectors along the fast loop, a work-group of adjacent ones"""
@@ -87,8 +87,8 @@ def elementwise_plans(view: KernelView, found: bool) -> tuple[Plan, ...]:
 
 
 def transpose_tiles(builder: GroupOptBuilder, column: UOp, row: UOp) -> bool:
-    """Operands whose fast loop is not that of the stores go through tiles in local memory: each thread loads a vector
-    along the operand's fast loop, adjacent threads store adjacent elements. Gives whether the tiles fit."""
+    """Stages in local memory the operands whose contiguous loop is not that of the stores: each thread loads a vector
+    along the operand's contiguous loop, adjacent threads store adjacent elements. Returns whether the tiles fit."""
     view = builder.view
     crossed = [load for load in operands(view) if stride(load, column) not in (0, 1)]
     lanes = max(1, builder.target.vector_bytes // max(load.dtype.itemsize for load in crossed))
@@ -155,8 +155,8 @@ def add_threads(builder: GroupOptBuilder, axis: UOp) -> None:
 
 
 def unit_axis(view: KernelView, reduce: UOp) -> UOp | None:
-    """The longest reduce axis of stride 1 in an operand, if there is one. An operand that is small beside another, such
-    as the vector that a matrix is multiplied by, stays in a cache, and its strides do not matter."""
+    """The longest reduce axis of stride 1 in an operand, if there is one. The strides of an operand that is much
+    smaller than another, such as the vector that a matrix is multiplied by, do not matter: it stays in a cache."""
     inside = large_accesses([access for access in view.accesses if any(a in access.ranges for a in reduce.src[1:])])
     axes = [axis for axis in reduce.src[1:] if axis.arg.kind is AxisType.REDUCE and is_uniform(axis)]
     found = [axis for axis in axes if any(stride(access, axis) == 1 for access in inside) and size_of(axis) > 1]
@@ -164,19 +164,19 @@ def unit_axis(view: KernelView, reduce: UOp) -> UOp | None:
 
 
 def large_accesses(accesses: list[UOp]) -> list[UOp]:
-    """Those that are not small beside another."""
+    """The accesses of operands that are not much smaller than the largest."""
     most = max((reached(access) for access in accesses), default=0)
     return [access for access in accesses if SMALL_OPERAND * reached(access) >= most]
 
 
 def reached(access: UOp) -> int:
-    """The elements that all iterations of the loops of an access reach, as if no two reached the same."""
+    """The number of elements of an access: the product of the sizes of its loops."""
     return math.prod(size_of(axis) for axis in access.ranges if is_uniform(axis))
 
 
 def has_rows(view: KernelView) -> bool:
-    """Whether threads should share reductions along memory. A short one, such as a window of a pool or of a
-    convolution, is left to one thread: its elements are in few cache lines, which the neighbours read as well."""
+    """Whether the threads of a group should share each reduction along memory. A short reduction, such as a pooling
+    window, is left to one thread: its elements are in few cache lines, which adjacent threads read as well."""
     found = [(unit_axis(view, node), node) for node in view.reduces]
     return any(
         size_of(axis) > SHORT_ROW or (steps_of(node) > SHORT_ROW**2 and not is_window(view, axis))
@@ -186,8 +186,8 @@ def has_rows(view: KernelView) -> bool:
 
 
 def is_window(view: KernelView, axis: UOp) -> bool:
-    """Whether adjacent outputs read the elements along an axis one further: threads along such an output loop read
-    adjacent elements."""
+    """Whether an output loop shifts the elements that are read along the axis by one: adjacent threads along that
+    output loop read adjacent elements."""
     along = large_accesses([access for access in view.loads if stride(access, axis) == 1])
     loops = [loop for loop in output_loops(view) if size_of(loop) >= warp_threads(view.target)]
     return bool(along) and all(any(stride(access, loop) == 1 for loop in loops) for access in along)
@@ -195,8 +195,8 @@ def is_window(view: KernelView, axis: UOp) -> bool:
 
 def keep_short_rows(builder: GroupOptBuilder) -> bool:
     """Where a kernel reduces short rows and stores something for each of their elements, as a softmax does, a thread
-    has whole rows: with a thread for each element every one of them would reduce the row again. Gives whether there are
-    enough rows for that."""
+    has whole rows: with one thread per element, every thread would reduce the row again. Returns whether there are
+    enough rows."""
     view = builder.view
     inner = [loop for loop in output_loops(view) if not any(loop in node.ranges for node in view.reduces)]
     axes = list(dict.fromkeys(axis for node in view.reduces for axis in node.src[1:]))
@@ -226,16 +226,17 @@ def steps_of(reduce: UOp) -> int:
 
 
 def main_reductions(view: KernelView) -> list[UOp]:
-    """The reductions with the most iterations of all their loops. Others, such as the sum of partial sums, are small
-    beside them and may be repeated in every work-group."""
+    """The reductions with the most iterations of all their loops. Others, such as the sum of partial sums, are so short
+    that every work-group may repeat them."""
     work = {node: steps_of(node) * math.prod(size_of(axis) for axis in node.ranges) for node in view.reduces}
     most = max(work.values())
     return [node for node, count in work.items() if 16 * count >= most]
 
 
 def share_rows(builder: GroupOptBuilder) -> None:
-    """Gives every reduction of a row, and the loops that store the row, to the same number of threads. Where rows are
-    few, threads also share the other loops of the reductions: the images of a batch, where the row is one channel."""
+    """Divides every reduction of a row, and the loops that store the row, among the same number of threads. Where rows
+    are few, threads also share the reductions' other loops, such as the images of a batch where a row is one
+    channel."""
     view = builder.view
     found = [unit_axis(view, node) for node in view.reduces]
     axes = list(dict.fromkeys(axis for axis in found if axis is not None))
@@ -318,8 +319,8 @@ def slow_axes(view: KernelView, shared: list[UOp], inner: list[UOp]) -> list[UOp
 
 
 def teams_for_rows(builder: GroupOptBuilder, threads: int, rows: int, slow: list[UOp]) -> int:
-    """How many times the threads of a row share the slow axes, a power of two; they divide each whose size is no
-    variable."""
+    """Into how many parts the slow axes are divided, each part with the threads of a row: a power of two that divides
+    every axis of constant size."""
     if not slow:
         return 1
     wanted = builder.target.cores * builder.target.threads_per_core // max(rows * threads, 1)
@@ -341,7 +342,7 @@ def add_rows(builder: GroupOptBuilder) -> None:
 
 
 def share_columns(builder: GroupOptBuilder) -> None:
-    """Threads along the fast output loop; where they are few in all, they share the reduction."""
+    """Threads along the contiguous output loop; where there are too few of them, several share each reduction."""
     view = builder.view
     loops = sorted(output_loops(view), key=lambda axis: step_of(axis, view.accesses))
     count = math.prod(size_of(loop) for loop in loops)

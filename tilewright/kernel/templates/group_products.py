@@ -45,8 +45,9 @@ from tilewright.kernel.transforms.tile_dot import plan_tiles
 
 
 class Found(NamedTuple):
-    """What may compute a contraction, with estimates in clocks: tensor cores, registers, a tile of two loops. A product
-    of so few rows or columns that tiles of cores are mostly empty also has the clocks of loads that are `repeated`."""
+    """The ways to compute a contraction, with estimates in clocks: tensor cores, registers, a tile of two loops.
+    `repeated` is the estimate without tiles, for a product of so few rows or columns that tiles of tensor cores would
+    be mostly empty."""
 
     cores: list[tuple[float, Opt]]
     narrow: NarrowProduct | None
@@ -82,8 +83,8 @@ def product_plans(view: KernelView, found: Found) -> Iterator[Plan]:
 
 
 def usable_cores(view: KernelView, narrow: NarrowProduct | None) -> tuple[list[tuple[float, Opt]], float | None]:
-    """The cores that take the kernel, with their clocks; none where it is not a contraction, or so small that tiles
-    would be mostly empty. And the clocks of loads without tiles, where it has few rows or columns."""
+    """The tensor cores that can compute the kernel, each with its estimate in clocks; none where it is not a
+    contraction or is very small. And the estimate without tiles, where it has few rows or columns."""
     found: list[tuple[float, Opt]] = []
     repeated: float | None = None
     for axis, name in TRANSFORMS[OptOps.TC].candidates(view):
@@ -99,7 +100,7 @@ def usable_cores(view: KernelView, narrow: NarrowProduct | None) -> tuple[list[t
         if not is_bulk and core.rows * core.columns > MAX_STAGED_ELEMENTS * core.threads:
             continue
         clocks = contraction_clocks(contraction, core, view.target, is_bulk)
-        # Of a core that multiplies parts, nothing is copied while threads do something else.
+        # A core that multiplies parts does not overlap copies with other work.
         if not is_bulk and (narrow is not None or core.parts > 1):
             clocks = max(clocks, single_copy_clocks(plan_tiles(contraction, core), view.target))
         if narrow is None and min(rows, columns) < MIN_SIDE:
@@ -118,7 +119,7 @@ def product_axes(view: KernelView) -> tuple[UOp, UOp] | None:
         return None
     reduce = view.reduces[0]
     if steps_of(reduce) <= SHORT_ROW and any(loop not in reduce.ranges for loop in output_loops(view)):
-        return None  # a short sum that many outputs share: storing them takes the time
+        return None  # a short sum for many outputs: stores dominate
     closed = frozenset(reduce.src[1:])
     inside = [access for access in view.loads if access.ranges & closed]
     loops = [axis for axis in output_loops(view) if axis in reduce.ranges and is_counted(axis)]

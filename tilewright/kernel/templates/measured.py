@@ -1,26 +1,27 @@
-"""Measured facts of CPU cores that estimates and sizes use: all that is no fact of one machine, which `base/target.py`
-has. In: nothing. Out: numbers, each with what it means and where it comes from. They were measured on two cores with
-AVX-512 and two with NEON unless it says otherwise; docs/measurements/cpu.md has the rows."""
+"""Measured facts of CPU cores that estimates and sizes use; the facts of one machine are in `base/target.py`. In:
+nothing. Out: numbers, each with what it means and where it comes from. They were measured on two cores with AVX-512 and
+two with NEON unless it says otherwise; docs/measurements/cpu.md has the rows."""
 
 from __future__ import annotations
 
 # ---------------------------------------------------------------- tiles of accumulators
 
-# What an iteration of a sum costs beside the multiplications of its tile, in multiplications of a vector: of the loop,
-# of an element that is broadcast, and of a vector that is loaded.
+# Costs of one iteration of a sum in addition to the multiplications of its tile, in vector multiplications: of the loop
+# itself, of each broadcast element, and of each loaded vector.
 LOOP_COST = 4.0
 BROADCAST_COST = 0.3
 LOAD_COST = 0.5
-# The same for windows: of a vector of channels, from L2; of a pixel, from L1; of a second tiled axis, at a larger
-# stride; and of a product that is masked in some tiles of a row.
+# The same for windows: of each vector of channels, loaded from L2; of each pixel, from L1; of a second tiled axis, at a
+# larger stride; and of each product that is masked in some tiles of a row.
 PANEL_COST = 2.0
 PIXEL_COST = 0.45
 SECOND_COST = 0.07
 EDGE_COST = 4.0
-# Independent accumulators that hide the latency of a multiply-add; of windows, whose panel comes from L2, a few more.
+# Independent accumulators that hide the latency of a multiply-add; and for windows, whose panel comes from L2.
 MIN_SUMS = 8
 MIN_WINDOW_SUMS = 10
-# The most vectors of a tile, and the fewest rows: a tile of fewer loads more than lines that displace one another cost.
+# The most vectors of a tile, and its fewest rows: a tile with fewer rows costs more in loads than it saves in conflict
+# misses.
 MAX_VECTORS = 4
 MIN_TILE_ROWS = 4
 # Registers of a tile that hold operands, or the offset of a factor where a dot-product instruction needs one; of a tile
@@ -55,17 +56,18 @@ SHORT_SUM = 64
 
 # ---------------------------------------------------------------- shares of caches: 1/x of them
 
-# A packed panel of a core's cache: another panel, streamed data and a second hardware thread of the core need room too.
+# Of a core's cache, for a packed panel: another panel, streamed data and a second hardware thread of the core need room
+# too.
 PANEL_SHARE = 4
-# A sum is taken in blocks where its panel is larger than this share of a core's cache.
+# Of a core's cache: a sum whose panel is larger is taken in blocks.
 LONG_SHARE = 2
-# Spilled accumulators of the cache that they stay in: rows pass through it as well.
+# Of the cache that holds them, for spilled accumulators: rows pass through it as well.
 SPILL_SHARE = 2
-# A factor that is packed whole, and the accumulators of all rows of a task, of the memory for panels.
+# Of the memory for panels: for a factor that is packed whole, and for the accumulators of all rows of a task.
 WHOLE_SHARE = 2
 ACCUMULATOR_SHARE = 4
-# Of a core's cache: the packed weights of windows; the box of an image; and the panel of a block of the sum, beside
-# spilled accumulators and the box of all channels.
+# Of a core's cache: for the packed weights of windows; for the box of an image; and for the panel of a block of the
+# sum, which shares the cache with spilled accumulators and the box of all channels.
 WEIGHTS_SHARE = 2
 BOX_SHARE = 16
 BLOCK_SHARE = 8
@@ -97,26 +99,27 @@ MIN_LANES = 0.5
 
 # Utilisation of the cores above which more is not worth other costs.
 HIGH_UTILISATION = 0.95
-# Parts per core, so that others take over those of a core that is late; and where each of them packs a factor again.
+# Parts per core, for load balancing; and the same where each part packs a factor again.
 PARTS_PER_CORE = 4
 REPACKED_PARTS = 2
 # The most parts of the rows that each pack the right factor for one core.
 MAX_ROW_PARTS = 8
-# Tasks where each has weights of its own, or no fewer tasks have a high utilisation.
+# The most tasks: as many are made where each task has weights of its own, or where fewer have a low utilisation.
 MAX_TASKS = 1024
-# One tile in this many may be padding, where that makes wide blocks.
+# At most one tile in this many is padding, where padding makes wider blocks.
 MAX_PADDING = 16
-# Tiles in a part of the columns: with a single one there is no loop that the blocks of the sum are outside of.
+# The fewest tiles in a part of the columns: blocks of the sum are placed outside the loop over tiles, which one tile
+# does not have.
 MIN_TILES = 2
 
 # ---------------------------------------------------------------- windows
 
-# Multiplications that take as long, in the runs that repay it, as compiling a tile that is transposed in registers:
-# 40 ms, half a millisecond on two cores for each of 80 runs. Measured with a quarter of this, with it, and with five
+# Multiplications saved per run from which a tile that is transposed in registers is worth its compile time: 40 ms,
+# repaid in 80 runs by half a millisecond on two cores each. Measured with a quarter of this, with it, and with five
 # times as much: the first result of a network of 16 layers with empty caches takes 1.09, 0.75 and 0.66 s; a step of a
 # ResNet-18 at batch 8 takes 222 ms with it and 395 ms with five times as much.
 MIN_GAIN = 1 << 25
-# The same of a tile of one vector, which is enough where rows are so short that vectors over channels are SHORT_ROWS
+# The same for a tile of one vector, which is used where rows are so short that vectors over channels are SHORT_ROWS
 # times as fast (8 images of 64 channels and 8 x 8 pixels: 0.28 ms, with rows 0.70 ms, with the largest tile 0.25 ms).
 SMALL_GAIN = MIN_GAIN // 4
 SHORT_ROWS = 2.5
@@ -126,28 +129,28 @@ STORE_STEPS = 6
 # without, 0.4 to 0.6 with one).
 ROW_SPEED = 0.8
 MASKED_ROW_SPEED = 0.55
-# What a row at a stride costs more, in rows, for each step of the stride: a vector is shuffled out of as many loads
-# (at strides of 2 to 4: 0.74, 0.60 and 0.53 of the speed, masked 0.60, 0.43 and 0.40).
+# The additional cost of a strided row, in rows, for each unit of the stride above 1: a vector is shuffled out of as
+# many loads as the stride (at strides of 2 to 4: 0.74, 0.60 and 0.53 of the speed, masked 0.60, 0.43 and 0.40).
 STRIDE_COST = 0.35
 MASKED_STRIDE_COST = 0.65
-# The relative speed with windows of a single pixel, where no element is reused along a row; and the iterations along a
-# row that cost as much as transposing an element of the other factor, which rows of pixels then need.
+# With windows of a single pixel: the relative speed of vectors over channels, since no element is reused along a row;
+# and the cost for vectors along rows of transposing one element of the other factor, in iterations along a row.
 PIXEL_SPEED = 0.55
 TRANSPOSE_STEPS = 256
-# The longest window that is unrolled, that where a mask depends on it, and that inside of phases.
+# The longest window that is unrolled: in general, where a mask depends on it, and inside phases.
 MAX_STEPS = 5
 MAX_MASKED_STEPS = 8
 MAX_WINDOW = 16
 
 # ---------------------------------------------------------------- vectors along memory
 
-# The largest stride along a vector axis that costs a few shuffles per vector, and not an instruction per lane. As many
-# phases of interleaved results are each computed in vectors of their own.
+# The largest stride along a vector axis for which a vector takes a few shuffles and not an instruction per lane; also
+# the most phases of interleaved results, each computed in its own vectors.
 MAX_NEAR_STEP = 4
-# The length of a loop that masks select by, and the results of all such loops, where these are unrolled.
+# Loops that select among masked loads are unrolled up to this length each, and up to this many results together.
 MAX_SELECTING = 8
 MAX_SELECTED = 32
-# The fewest rows of which several are read at a time.
+# The fewest rows for which several are read at a time.
 MIN_STREAMED_ROWS = 64
 # A row that is not a whole number of half vectors is padded to a multiple of this many tiles.
 PADDED_TILES = 4
@@ -156,12 +159,14 @@ MIN_SQUARE = 4
 
 # ---------------------------------------------------------------- sums by index
 
-# The cost of one indexed read-modify-write, in vector comparisons: of a term whose row is a loop of vectors, with the
-# start of that loop; and of an element that has an output of its own (1.7 ns, where a comparison takes 1), and a mask.
+# The cost of one indexed read-modify-write, in vector comparisons: of a term whose row is a loop of vectors, including
+# the start of that loop; of an element with its own output (1.7 ns, where a comparison takes 1 ns); and of a masked
+# one.
 COMPARISONS_PER_TERM = 32
 COMPARISONS_PER_ELEMENT = 2
 MASKED_ELEMENT = 2
 # The fewest elements of a block of a row that cores share.
 MIN_BLOCK = 4
-# With rows of fewer vectors, cores that each skip the others' terms are no faster than one core.
+# The fewest vectors of a row for which cores share the outputs: each core reads all terms and skips those of the
+# others.
 MIN_SHARED_VECTORS = 4

@@ -1,5 +1,5 @@
-"""Measured facts of devices with work-groups that estimates and sizes use: all that is no fact of one machine, which
-`base/target.py` has. In: nothing. Out: numbers, each with what it means. They were measured on an H200
+"""Measured facts of devices with work-groups that estimates and sizes use; the facts of one machine are in
+`base/target.py`. In: nothing. Out: numbers, each with what it means. They were measured on an H200
 (docs/measurements/h200.md)."""
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ TILE_THREADS = 16
 
 # ---------------------------------------------------------------- reductions
 
-# Vectors of a row per thread, at least.
+# The fewest vectors of a row per thread.
 VECTORS_PER_THREAD = 4
-# Elements along memory that one thread sums by itself.
+# The longest row, in elements, that one thread sums by itself.
 SHORT_ROW = 16
-# A core with a row for one of this many threads is busy enough where a thread has a whole row.
+# One thread per row keeps a core busy where its rows are at least its threads divided by this.
 ROWS_PER_THREAD = 4
-# The length of a row with its padding, over its own.
+# The largest ratio of a row's padded length to its length.
 MAX_PADDED = 1.25
-# An operand that is read this many times less often than another is small beside it.
+# An operand with this many times fewer accesses than the largest counts as small.
 SMALL_OPERAND = 16
 
 # ---------------------------------------------------------------- contractions
 
-# Of fewer rows or columns tiles of tensor cores are mostly empty: whether that matters is estimated. Below this many
-# products altogether it always does.
+# With fewer rows or columns, tiles of tensor cores are mostly empty, and the plan is compared with one without tiles.
+# Below this many products no tensor core is used.
 MIN_SIDE = 16
 MIN_PRODUCT = 1 << 18
-# Elements of a tile that a thread holds, beside what it stages.
+# The most elements of a tile that a thread holds while it also stages operands.
 MAX_STAGED_ELEMENTS = 64
 # Iterations of the reduction that are staged at a time, preferred first.
 STAGED_DEPTH = (16, 8, 4)
 
 # ---------------------------------------------------------------- sums by index
 
-# Clocks of a thread for a term of another part, for a term of its own, which it loads, changes and stores, and to fill
-# an output, alone or beside threads whose outputs are adjacent.
+# Clocks of a thread: for a term of another thread's part, which it skips; for a term of its own, which it loads,
+# changes and stores; to fill one output; and to fill one beside threads that fill adjacent outputs.
 STEPS_PER_TERM = 64
 STEPS_PER_UPDATE = 600
 STEPS_TO_FILL = 64
 STEPS_TO_FILL_TOGETHER = 4
 MIN_ADJACENT = 8
-# Parts of fewer outputs are not worth reading all terms for.
+# The fewest outputs of a part: each part reads all terms.
 MIN_OUTPUTS = 16

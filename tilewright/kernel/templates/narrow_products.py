@@ -22,7 +22,7 @@ from tilewright.kernel.templates.group_builder import GroupOptBuilder, warp_thre
 from tilewright.kernel.templates.group_memory import add_threads, fill_groups
 from tilewright.kernel.templates.measured_groups import GROUP_THREADS
 
-# The most rows; the most accumulators of a thread, and the columns that it has at most.
+# The most rows of such a product; the most accumulators and the most columns of a thread.
 MAX_ROWS = 16
 MAX_ACCUMULATORS = 32
 MAX_COLUMNS = 4
@@ -32,16 +32,16 @@ MIN_THREADS_PER_CORE = 512
 MAX_UNROLLED = 9
 # Adjacent bytes of a thread's rows in a store.
 MIN_STORED_BYTES = 16
-# Loads of a warp that a core starts per clock. A load brings one line of memory, this many bytes for each
-# thread; one whose threads read further apart, as strided windows of an image do, is of several lines, and the most.
+# Loads of a warp that a core starts per clock. A load of a warp whose threads are this many bytes apart is one line; at
+# larger distances, such as strided windows of an image, it is several lines, at most MAX_LINES.
 _LOADS_PER_CLOCK = 1
 _THREAD_BYTES = 4
 MAX_LINES = 4
 
 
 class NarrowProduct(NamedTuple):
-    """`fast` is the loop of the columns along which adjacent threads store adjacent elements, and load elements of
-    `lines` lines; a thread has `tile` columns."""
+    """`fast` is the loop of the columns along which adjacent threads store adjacent elements; a load of a warp along it
+    touches `lines` lines. A thread has `tile` columns."""
 
     contraction: Contraction
     few: Operand
@@ -51,8 +51,8 @@ class NarrowProduct(NamedTuple):
     tile: int
 
     def clocks(self, target: Target) -> float:
-        """Each iteration of the sum loads an element for every row and every column of the tile. A load takes the time
-        of its mask, address and conversion beside that of the products."""
+        """Each iteration of the sum loads an element for every row and every column of the tile. The time of a load
+        includes its mask, address and conversion."""
         contraction = self.contraction
         products = count(contraction.batch) * contraction.rows * contraction.columns * contraction.length
         rows = count(self.few.loops)
@@ -88,8 +88,8 @@ def find_narrow_product(view: KernelView, contraction: Contraction) -> NarrowPro
 
 
 def _step_bytes(operand: Operand, loop: UOp) -> int:
-    """The most bytes between what adjacent iterations of a loop load; very many where that is no constant, or where
-    they load backwards."""
+    """The most bytes between what adjacent iterations of a loop load; a very large number where the distance is not
+    constant or is negative."""
     steps = [(stride(load, loop), load.dtype.itemsize) for load in operand.loads]
     return max((1 << 62 if step is None or step < 0 else step * size for step, size in steps), default=0)
 

@@ -38,7 +38,7 @@ def find_product(view: KernelView) -> Product | None:
 
 def factors_of(view: KernelView) -> list[UOp]:
     """The accesses of the two factors, in the order of the multiplication; empty where the kernel is not a sum of
-    products. The sum may be the masked term of another sum: the borders of a convolution are masked so."""
+    products. The sum may be the masked term of another sum, as at the borders of a convolution."""
     if not view.reduces or any(node.arg is not Ops.ADD for node in view.reduces):
         return []
     value = without_casts(view.reduces[0].src[0])

@@ -12,9 +12,9 @@ from tilewright.kernel.axes import KernelView, make_range
 from tilewright.kernel.templates.opt_builder import OptBuilder
 from tilewright.kernel.transforms.swap import check_swap
 
-# Outermost first.
+# The order of the loops, outermost first.
 NEST = ("blocks of columns", "blocks of rows", "rows", "columns")
-# The same where each block of rows is packed once, for all columns.
+# The order where each block of rows is packed once, for all columns.
 ROWS_OUTSIDE = ("blocks of rows", "columns", "rows")
 
 

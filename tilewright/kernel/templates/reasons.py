@@ -1,5 +1,6 @@
 """Why each opt is there, in words. In: a kernel, the opts that were chosen for it, and what led to them. Out: an event
-"decision" for each opt. It is called where somebody listens: the transforms themselves do not write sentences."""
+"decision" for each opt. It is called only while the event has a listener; the transforms themselves write no
+sentences."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ MEANINGS = {
 
 
 def explain_choice(choice: Choice, view: KernelView) -> str:
-    """The template, the plan and its reason, what the plan was compared with, and what no plan can be faster than."""
+    """The template, the plan and its reason, the plans it was compared with, and the lower bound on the time of any
+    plan."""
     memory, arithmetic = (seconds_of(clocks, view.target) for clocks in roofline_clocks(view))
     bound = "memory" if memory >= arithmetic else "arithmetic"
     text = f"template {choice.template}, plan {choice.plan.name}: {choice.plan.reason}"

@@ -49,7 +49,8 @@ def match_scatter(view: KernelView) -> UOp | None:
 
 
 def scatter_plans(view: KernelView, axis: UOp) -> Iterator[Plan]:
-    """A loop over the terms, beside comparisons of every output with every term, which other templates make."""
+    """Two plans: a loop over the terms, and a comparison of every output with every term, which other templates
+    make."""
     if view.target.has_local:
         parts = wanted_parts(view, axis)
         looped = loop_clocks_of_groups(view, axis, parts)
@@ -58,7 +59,7 @@ def scatter_plans(view: KernelView, axis: UOp) -> Iterator[Plan]:
         shares = shares_of(view, axis)
         looped = loop_clocks_of_cores(view, shares)
         make = partial(share_among_cores, view, axis, shares)
-    # On cores, what is compared for the last term has to be gathered, element by element.
+    # On CPU cores, a comparison that looks for the last term gathers its operand element by element.
     if view.target.has_local or all(terms.op is not None for terms in terms_of(view, axis)):
         compared = compared_clocks(view, axis)
         reason = "every output is compared with every term"
@@ -68,7 +69,8 @@ def scatter_plans(view: KernelView, axis: UOp) -> Iterator[Plan]:
 
 
 def compared_clocks(view: KernelView, axis: UOp) -> float:
-    """Vectors of comparisons on cores, and as many as a core of threads does at a time."""
+    """Vector comparisons on CPU cores; on a device with work-groups, comparisons divided by the threads that its cores
+    run per clock."""
     terms = max(math.prod(map(size_of, reduce.src[1:])) for reduce in view.reduces)
     columns = columns_of(view, axis)
     if view.target.has_local:
@@ -103,9 +105,9 @@ def divisor(axis: UOp, most: int) -> int:
 
 class Shares(NamedTuple):
     """How cores may share a sum by index: `row` is the loop of contiguous columns, `width` elements long, and `others`
-    counts the iterations of all other columns. Where the index depends on the row's loop, every lane has its own
-    output, and lanes are handled one by one: it `is_spread`. Cores may each take a part of the outputs where a row has
-    enough vectors."""
+    counts the iterations of all other columns. `is_spread` says that the index depends on the row's loop: every lane
+    has its own output, so lanes are handled one by one. `has_parts` says that a row has enough vectors for each core to
+    take a part of the outputs."""
 
     row: UOp | None
     width: int
@@ -127,7 +129,7 @@ def shares_of(view: KernelView, axis: UOp) -> Shares:
 
 
 def loop_clocks_of_cores(view: KernelView, shares: Shares) -> float:
-    """In vectors of comparisons, all cores beside each other or one of them alone."""
+    """The estimate in vector comparisons of one core; multiplied by the cores where only one of them would work."""
     row, width, lanes, others, is_spread, has_parts = shares
     terms = max(math.prod(map(size_of, reduce.src[1:])) for reduce in view.reduces)
     is_vector = row is not None and not is_spread
@@ -208,8 +210,8 @@ def wanted_parts(view: KernelView, axis: UOp) -> int:
 
 
 def loop_clocks_of_groups(view: KernelView, axis: UOp, wanted: int) -> float:
-    """Every thread reads all terms, and changes those of its part. A part along memory is filled by one thread, whose
-    stores are not those of its neighbours."""
+    """Every thread reads all terms and updates the outputs of its part. A part along memory is filled by one thread, so
+    that stores of adjacent threads are not adjacent."""
     outputs = math.prod(map(size_of, columns_of(view, axis))) * size_of(axis)
     terms = max(math.prod(map(size_of, reduce.src[1:])) for reduce in view.reduces)
     adjacent = min(abs(stride(store, axis) or 1) for store in view.stores)
@@ -232,8 +234,8 @@ def share_among_groups(view: KernelView, axis: UOp, wanted: int) -> Opts:
 
 
 def part_count(view: KernelView, axis: UOp, wanted: int) -> int:
-    """The number of parts, near the one that is wanted. Parts fill an inner loop without a remainder: a part that ends
-    behind the loop would reach into the next row, and no loop could be parallel."""
+    """The number of parts, near the one that is wanted. Parts divide an inner loop without a remainder: a part that
+    crossed the end of the loop would continue in the next row, and no loop could be parallel."""
     is_outermost = not any(
         (stride(store, loop) or 0) > (stride(store, axis) or 0)
         for store in view.stores

@@ -14,10 +14,11 @@ Opts = tuple[Opt, ...]
 
 
 class Plan(NamedTuple):
-    """One way to run a kernel. `make` gives the opts, or None where one of them is illegal or does not fit; it is
-    called for a plan that is chosen, as applying opts takes most of the stage's time. A plan without it is what the
-    templates behind do: where that takes least, the template leaves the kernel to them. `estimate` gives the seconds of
-    a run; plans without one are tried in the order in which the template lists them."""
+    """One way to run a kernel. `make` returns the opts, or None where one of them is illegal or exceeds a limit of the
+    target; it is called only for a chosen plan, because applying opts takes most of the stage's time. A plan without
+    `make` stands for the templates that follow in the list: where its estimate is the least, the template leaves the
+    kernel to them. `estimate` returns the seconds of one run; plans without one are tried in the order of the
+    template's list."""
 
     name: str
     reason: str
@@ -26,18 +27,18 @@ class Plan(NamedTuple):
 
 
 class Template(NamedTuple):
-    """A family of kernels. `match` gives what `plans` needs to know of a kernel, or None where it is of another family.
-    Templates are tried in the order of their list: the first with a plan that can be made is taken."""
+    """A family of kernels. `match` returns what `plans` needs to know of a kernel, or None for a kernel of another
+    family. Templates are tried in the order of their list; the first that has a legal plan is taken."""
 
     name: str
-    kernels: str  # which kernels those are, for people
+    kernels: str  # the kernels of the family, in words
     match: Callable[[KernelView], Any]
     plans: Callable[[KernelView, Any], Iterable[Plan]]
 
 
 class Considered(NamedTuple):
-    """A plan that was compared with others; `seconds` where it has an estimate. The templates before the chosen one
-    may have had plans too."""
+    """A plan that was compared with others, and its estimate. Templates before the chosen one may have contributed
+    plans."""
 
     template: str
     plan: Plan
@@ -45,7 +46,7 @@ class Considered(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The opts for a kernel, the plan that they are of, and all that it was compared with."""
+    """The opts for a kernel, the plan that made them, and the plans that it was compared with."""
 
     template: str
     plan: Plan
