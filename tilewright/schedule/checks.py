@@ -1,6 +1,6 @@
 """Which index checks a schedule has. In: a graph with a CHECK at each index that the user gave. Out: the graph with the
-checks that its devices perform, in a dtype that they have. This is the first pass of the stage, so that a check that is
-dropped costs nothing later."""
+checks that its devices perform, in a dtype that they have. This is the first pass of the stage: a dropped check costs
+nothing in later ones."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Moving parts between devices. In: a `Sharded` value, or partial results of a reduction. Out: the parts as another
-layout wants them, made of COPYs and of maths on the device that wants them; nothing here is a node of its own.
+"""Moves parts between devices. In: a `Sharded` value, or partial results of a reduction. Out: the parts in another
+layout, as COPYs and arithmetic on the receiving device; there are no collective nodes.
 
 gather_parts  a value divided in any way -> all of it, on one device
 move_parts    a value divided one way -> divided another way, or whole on each device; only what is missing is sent
@@ -55,7 +55,7 @@ def assemble(pieces: Sequence[Piece], axis: int, start: int, stop: int, device: 
         zeros = build.const(dtype, 0, replace_axis(shape, axis, stop - reached))
         found.append(zeros if found else build.placed(zeros, device))
     joined = cat(found, axis)
-    # What was sent is put together once, not in every loop that reads it.
+    # Stored, so that received pieces are joined once and not in every loop that reads them.
     is_sent = len(found) > 1 and any(part.op is Ops.COPY for part in found)
     return UOp(Ops.CONTIGUOUS, dtype, (joined,)) if is_sent else joined
 
@@ -85,7 +85,7 @@ def move_parts(sharded: Sharded, layout: Layout) -> Sharded:
         return Sharded(tuple(gather_parts(sharded, device) for device in sharded.devices), WHOLE, sharded.devices)
     if sharded.layout.axis == axis:
         return arrange(pieces_of(sharded), layout, sharded.devices)
-    # Along another axis: each device sends of its part what the others want, so nothing is sent twice.
+    # Along another axis: each device sends the others their slices of its part, so nothing is sent twice.
     parts = []
     for device, bounds in zip(sharded.devices, layout.bounds(), strict=True):
         cut = tuple(slice_axis(part, axis, *bounds) for part in sharded.parts)

@@ -22,7 +22,8 @@ from tilewright.graph.spec import max_count
 from tilewright.graph.uop import UOp
 from tilewright.schedule.reduction import FEW_RESULTS, LARGE_REDUCTION, fast_axis, merge_axes
 
-# Elements of a part: enough for the threads of a work-group, and few enough for a core's cache, which several share.
+# Elements of a part: enough for the threads of a work-group, and few enough that a core's cache holds the parts of
+# several work-groups.
 MIN_PART, MAX_PART = 1 << 10, 1 << 13
 # Elements of the longest vector: parts that begin at multiples of it are read in vectors.
 LANES = 8
@@ -76,8 +77,9 @@ def match_deviation(node: UOp) -> Deviation | None:
 
 
 def is_taken_in_parts(match: Deviation, is_read_again: bool, target: Target) -> bool:
-    """Whether large sums are over the last axes, along memory. Not where the distances of many rows are read again and
-    the last-level cache holds a row for each core: one kernel then reads the values from that cache."""
+    """Whether to take the sum in parts: a large one over the last axes, along memory. Not where the distances of many
+    rows are read again and the last-level cache holds a row for each core: one kernel then reads the values from that
+    cache."""
     values, axes = match.distance.src[0], match.squares.arg[1]
     shape, first = values.shape, min(axes)
     if fast_axis(values) != len(shape) - 1:

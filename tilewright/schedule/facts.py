@@ -1,9 +1,9 @@
-"""What is known of every node before fusion decides anything. In: the nodes in order, and those that must be stored.
-Out: a `Facts` per node: the depth of reductions below it, and the work that only this node needs.
+"""Facts of every node that fusion decides by. In: the nodes in order, and those that must be stored. Out: a `Facts` per
+node: the depth of reductions below it, and the work that only this node needs.
 
 The gate of a node is the first node that all of its users lead to through elementwise steps. Gates form trees: the work
-that only a node needs is its own, and that of all nodes whose gate it is. Work below it that other nodes need as well
-is not counted: whether to store that is decided at the node that they share."""
+that only a node needs is its own work plus that of all nodes whose gate it is. Work that other nodes need as well is
+not counted: whether to store its result is decided at the shared node."""
 
 from __future__ import annotations
 
@@ -84,8 +84,7 @@ def _without_views(node: UOp) -> UOp:
 
 
 def find_gates(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, UOp | None]:
-    """The gate of each node; None where the node is stored, or where a user reads it otherwise than element by
-    element."""
+    """The gate of each node; None where the node is stored, or where a user does not read it element by element."""
     users = consumers(order)
     gates: dict[UOp, UOp | None] = {}
     depths: dict[UOp, int] = {}

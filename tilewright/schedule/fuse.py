@@ -31,7 +31,7 @@ from tilewright.schedule.indexing import TRUE
 from tilewright.schedule.reduction import fast_axis
 from tilewright.schedule.uses import Plan, Use, is_reducing, loops_over, own_use, push_use, ranges_of, reads_residues
 
-# The number of times that an element is recomputed is clamped, so that a cast alone is never stored.
+# The most recomputations of an element that count, so that a cast alone is never stored.
 RECOMPUTE_COUNTED = 64
 MAX_USES = 8
 # A kernel with a reduction per row is parallel over rows, so it needs many of them, unless the reduction is small.
@@ -39,23 +39,24 @@ ENOUGH_ROWS = 32
 SMALL_REDUCTION = 1 << 15
 # A kernel that stores what it reduces a row to reads the row twice, so the row should fit a cache.
 LONGEST_ROW = 1 << 14
-# On a device with work-groups, a group reduces a row, or adjacent threads reduce columns. The most elements of a row
-# that a group reads in less time than a second kernel takes to launch and read them; and the threads of a group that
+# On a device with work-groups, a group reduces a row, or adjacent threads reduce columns. The longest row that a group
+# reduces in less time than a second kernel takes to launch and to read it again; and the threads of a group that
 # reduces columns.
 MAX_GROUP_WORK = 1 << 15
 COLUMN_THREADS = 128
 # How often a sum may be recomputed per element inside a short sum, whose windows overlap.
 MAX_OVERLAP = 3
-# Terms of a contraction from which its register tile gains more than its stored results cost, where windows at a
-# stride read them: the loops of such a sum go over phases, and leave it no tile.
+# The fewest terms of a contraction for which its results are stored before strided windows read them: fused, its loops
+# would go over phases and leave no register tile.
 MIN_TILED_TERMS = 12
 MAX_STORES = 8
-# A sum is fused with the kernel that pads its result where there are this many elements for each one of padding.
+# A sum is fused with the kernel that pads its result where a row has at least this many elements per element of
+# padding.
 MIN_ROW_PER_PADDING = 64
 # The most nodes of a kernel: compile time grows faster than the number of nodes. A value that would exceed this is
 # stored, where it is no larger than what it is computed from.
 MAX_KERNEL_NODES = 512
-NODES_OF_REDUCTION = 16  # a reduction counts as this many
+NODES_OF_REDUCTION = 16  # the nodes that a reduction counts as
 MIN_REPEATED = 16
 # Ops that are not elementwise store to memory of their own.
 SEPARATE = frozenset({Ops.ASSIGN, Ops.COPY, Ops.CUSTOM_KERNEL})
@@ -90,7 +91,7 @@ def plan_fusion(
             plan.stored.append(node)
             if max_count(node.shape) == 0 or node.op is Ops.CAT:  # whose parts are stored in its memory
                 continue
-            # A node that must be stored for another reason than its uses gets a kernel of its own.
+            # A node that is stored for another reason than its uses gets its own kernel.
             stands_apart = is_cut or (node in must_store and (node not in asked_for or node in whole))
             may_be_guest = options.FUSE and not stands_apart
             own = decide.find_host(node, uses) if may_be_guest else None
@@ -123,15 +124,15 @@ def announce_storage(
 
 
 class _Decisions:
-    """Whether each node is stored. Keeps, per kernel, the rows that its reductions run over, which must nest. A
-    contraction has a kernel of its own, tiled for it, unless a short sum reads it."""
+    """Decides for each node whether it is stored. Records for each kernel the rows that its reductions run over, which
+    must nest. A contraction gets its own kernel, tiled for it, unless a short sum reads it."""
 
     def __init__(self, plan: Plan, facts: dict[UOp, Facts], group_cores: int) -> None:
         self.plan = plan
         self.group_cores = group_cores
         self.position = {node: position for position, node in enumerate(plan.order)}
         self.facts = facts
-        self.reason = ""  # of the last answer, for those who watch
+        self.reason = ""  # of the last decision, for listeners
         self.rows: dict[UOp, set[frozenset[UOp]]] = {}
         self.contracting: set[UOp] = set()
         self.stores: Counter[UOp] = Counter()
@@ -163,7 +164,7 @@ class _Decisions:
             return False
         self.reason = "it is computed where it is used, which costs less than a store and its loads"
         if node.op is Ops.CAST and node.dtype.itemsize > node.src[0].dtype.itemsize:
-            return False  # its source is stored in fewer bytes, and converted where it is loaded
+            return False  # its source takes fewer bytes, and is converted where it is loaded
         facts = self.facts[node]
         if facts.reduce_work:
             self.reason = "a sum that several kernels, or several places of one, need"
@@ -229,7 +230,7 @@ class _Decisions:
                 return self._refuse("windows at a stride leave a contraction inside their sum no register tile")
             return self._accept_rows(node, use)
         count = math.prod(size_of(row) for row in ranges_of(use.element))
-        # Rows that are padded to a vector's length ask for a little more than there is. A mask that cuts elements away
+        # Rows that are padded to a whole number of vectors read a little past their end. A mask that removes elements
         # is not padding: the sum is stored.
         is_padded = elements < count <= elements + elements // MIN_ROW_PER_PADDING
         if count > elements if use.element.valid is TRUE else not is_padded:
@@ -243,7 +244,7 @@ class _Decisions:
         return self._accept_rows(node, use)
 
     def _has_enough_rows(self, node: UOp, use: Use, rows: int) -> bool:
-        """Whether the rows of a kernel keep its cores busy. A row whose size is a variable is never divided among
+        """Whether a kernel has enough rows to keep all cores busy. A row of symbolic size is never divided among
         cores."""
         if is_symbolic(use.root.shape):
             return True

@@ -1,8 +1,8 @@
-"""What a float sum by index costs on a device with work-groups, in clocks of all cores. In: the sizes of the sum and a
-target. Out: estimates for the ways of `segments.py`, of which the least is taken.
+"""Estimated clocks of a float sum by index on a device with work-groups. In: the sizes of the sum and a target. Out: an
+estimate for each method of `segments.py`, which takes the least.
 
-The clocks of one access were measured on an H200 (docs/measurements/h200.md); what they are multiplied by follows from
-the sizes and the facts of the target."""
+The clocks of one access were measured on an H200 (docs/measurements/h200.md); the number of accesses follows from the
+sizes and the facts of the target."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from tilewright.base.target import Target
 from tilewright.graph.kernels.radix import MAX_WIDTH, is_by_digits
 from tilewright.graph.kernels.sorting import merge_clocks
 
-# Clocks of a core for a term that is combined atomically in memory, twice: beside its neighbours, or in any order.
+# Clocks of a core for a term with two atomic updates: to addresses adjacent to those of its neighbours, or to random
+# ones.
 _ADJACENT_CLOCKS, _RANDOM_CLOCKS = 2.0, 5.5
-# Columns of a row that share an index from which on atomic operations of a warp are adjacent.
+# The fewest columns with the same index for which the atomic updates of a warp count as adjacent.
 _MIN_ADJACENT = 8
-# Bytes of an output that are filled, combined and read again; of one that is only written, with its bounds; of a term
-# that is gathered and summed; of an index in one pass of a sort.
+# Bytes moved: for an output that is filled, updated and read again; for one that is only written, with its bounds; for
+# a term that is gathered and summed; for an index in one pass of a sort.
 _ATOMIC_BYTES, _WRITTEN_BYTES, _TERM_BYTES, _SORTED_BYTES = 28, 12, 16, 24
-# Bytes of an output that atomic operations combine, and of a term that both of their kernels read; the parts of the
-# outputs at most.
+# Bytes of an output that atomic operations update, bytes of a term that both kernels read, and the most parts of the
+# outputs.
 _CELL_BYTES, _READ_BYTES, _MAX_PARTS = 12, 16, 8
-# Bytes of a result; and of an output's position, which is filled, combined and read.
+# Bytes moved for a result, and for an output's position, which is filled, updated and read.
 _RESULT_BYTES, _NAMED_BYTES = 4, 12
-# Kernels of a float sum by atomic operations, and at positions, one after the other; of each pass of a sort by digits;
-# of the sums.
+# Dependent kernels of a float sum by atomic operations, and of one at positions; of each pass of a radix sort; and of
+# the sums.
 _ATOMIC_KERNELS, _COMPACT_KERNELS = 4, 6
 _PASS_KERNELS, _SUM_KERNELS = 7, 4
 
@@ -38,7 +39,7 @@ class Sizes(NamedTuple):
     terms: int
     inner: int
     outputs: int
-    is_spread: bool  # every column has indices of its own
+    is_spread: bool  # every column has its own indices
 
     @property
     def columns(self) -> int:
@@ -46,8 +47,8 @@ class Sizes(NamedTuple):
 
 
 def cache_parts(sizes: Sizes, target: Target) -> int:
-    """In how many parts the outputs of a sum by atomic operations are taken, so that half of the last-level cache holds
-    each of them. Terms whose neighbours go to neighbouring outputs gain nothing by it."""
+    """The number of parts into which the outputs of a sum by atomic operations are divided, so that each part fits half
+    of the last-level cache. One part where adjacent terms go to adjacent outputs, which gains nothing from parts."""
     if _is_adjacent(sizes):
         return 1
     return min(_MAX_PARTS, -(-2 * sizes.outputs * sizes.inner * _CELL_BYTES // target.cache_bytes))
@@ -66,7 +67,7 @@ def atomic_clocks(sizes: Sizes, target: Target) -> float:
 
 
 def compact_clocks(sizes: Sizes, target: Target) -> float:
-    """The largest position of each output is found first, then all sums are made at positions."""
+    """The method that first finds the largest position of each output, then sums at these positions."""
     cells, values = sizes.outputs * sizes.columns, sizes.terms * sizes.columns
     named = sizes.columns if sizes.is_spread else 1
     per_term = _ADJACENT_CLOCKS if _is_adjacent(sizes) else _RANDOM_CLOCKS

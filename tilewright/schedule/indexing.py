@@ -60,7 +60,7 @@ def unflatten_index(position: UOp, shape: Shape) -> tuple[UOp, ...]:
 
 def reshape_index(index: tuple[UOp, ...], from_shape: Shape, to_shape: Shape) -> tuple[UOp, ...]:
     """The index into `to_shape` of the element at `index` of `from_shape`. Runs of axes with equal products are mapped
-    one by one, so that an axis which is merely moved, split or merged never meets a division it does not need."""
+    separately, so that an axis that is only moved, split or merged needs no superfluous division."""
     result: list[UOp] = []
     start_from = start_to = 0
     while start_from < len(from_shape) or start_to < len(to_shape):
@@ -74,7 +74,7 @@ def reshape_index(index: tuple[UOp, ...], from_shape: Shape, to_shape: Shape) ->
             elif stop_to < len(to_shape):
                 count_to *= to_shape[stop_to]
                 stop_to += 1
-            # Products of symbolic sizes may be equal and not provably so, but the whole shapes are equal.
+            # Products of symbolic sizes may be equal without a proof; the products of the whole shapes are.
             if count_from == count_to or (stop_from == len(from_shape) and stop_to == len(to_shape)):
                 break
         run_from, run_to = from_shape[start_from:stop_from], to_shape[start_to:stop_to]
@@ -95,7 +95,7 @@ def both(first: UOp, second: UOp) -> UOp:
 
 
 def within(idx: UOp, start: int, stop: int) -> UOp:
-    """Whether start <= idx < stop, as far as the bounds of idx do not say so already."""
+    """The condition start <= idx < stop, without the comparisons that the bounds of idx already prove."""
     condition = TRUE
     if idx.vmin < index_const(start).vmax:
         condition = simplify((idx < start).logical_not())
@@ -134,7 +134,7 @@ def push_movement(node: UOp, element: Element) -> Element:
 
 
 def _push_pad(node: UOp, element: Element) -> Element:
-    """The element lies in the source where every index does."""
+    """The element of the source; it exists where every index is in range."""
     for axis, ((before, after), size) in enumerate(zip(node.arg, node.src[0].shape, strict=True)):
         if before or after:
             element = divide_within(element, axis, before, before + size)
@@ -173,7 +173,7 @@ def divide_within(element: Element, axis: int, start: int, stop: int) -> Element
 
 
 def _divided_bound(part: UOp, form: Affine, divisor: int, quotient: UOp) -> UOp:
-    """A bound on the dividend as one on the quotient, where that says the same."""
+    """A bound on the dividend as an equivalent bound on the quotient, where there is one."""
     if part.op is Ops.CMPLT and part.src[1].op is Ops.CONST and part.src[0].dtype is dtypes.index:
         limited = affine(part.src[0])
         limit = int(part.src[1].arg) - limited.constant + form.constant

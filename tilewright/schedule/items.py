@@ -18,14 +18,13 @@ from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import map_graph, size_of, substitute, toposort
 from tilewright.schedule.steps import Part, Step
 
-# Of each PARAM of a kernel: the number of the memory that it lies in, and the element that it begins at there.
+# For each PARAM of a kernel: the number of its memory, and the element of it at which the PARAM begins.
 Memory = tuple[tuple[int, int], ...]
 
 
 class CanonicalKernel(NamedTuple):
-    """A kernel, and what it was before its buffers were numbered: the number of the memory that each buffer is, the
-    element of it that the buffer begins at, the number of each of its checks in the run, and the dtype of their
-    words."""
+    """A kernel with numbered buffers. For each buffer the number of its memory and the element at which it begins
+    there; for each check its number in the run; and the dtype of the checks' words."""
 
     ast: UOp
     buffers: tuple[int, ...]
@@ -35,8 +34,8 @@ class CanonicalKernel(NamedTuple):
 
 
 class Slots:
-    """Slots in the order they are made, and the slot of each version; and the kernels that are written down already, by
-    all that they follow from."""
+    """Slots in the order of their creation, and the slot of each version; and the canonical kernels that were made
+    already, by everything they depend on."""
 
     def __init__(self) -> None:
         self.table: list[Slot] = []
@@ -103,7 +102,7 @@ def kernel_item(step: Step, device: str, slots: Slots, alignment: int) -> Item:
 
 
 def first_element(parts: Sequence[Part], used: Sequence[int], slot: int, dtype: DType, alignment: int) -> int:
-    """The first element of a slot that parts may touch, at a byte that a buffer may begin at."""
+    """The first element of a slot that parts may touch, rounded down to the alignment of a buffer."""
     step = max(1, alignment // dtype.itemsize)
     return min([part.start for part, other in zip(parts, used, strict=True) if other == slot]) // step * step
 
@@ -137,14 +136,14 @@ def custom_item(node: UOp, device: str, slots: Slots, versions: Mapping[UOp, int
         elif position is not None:
             used.append(slots.of[version_behind(node.src[position], versions)])
         else:
-            used.append(slots.of[versions[node]])  # an argument that the kernel does not touch
+            used.append(slots.of[versions[node]])  # an argument that the kernel does not access
     starts = (0,) * len(used)
     reads, writes = kernel_accesses(call.ast, tuple(used), starts)
     return Item(call.ast, tuple(used), reads, writes, device, node.line, starts)
 
 
 def version_behind(node: UOp, versions: Mapping[UOp, int]) -> int:
-    """The version whose memory holds a value, below its views."""
+    """The version of memory that a value is a view of."""
     while node not in versions:
         node = node.src[0]
     return versions[node]
@@ -186,7 +185,7 @@ def canonical_kernel(sink: UOp, memory: Memory, alignment: int) -> CanonicalKern
 
 def touched_spans(nodes: Sequence[UOp], memory: Memory, alignment: int) -> dict[int, tuple[int, int]]:
     """The elements [start, stop) of each memory that a kernel accesses, by the bounds of its indices, from an aligned
-    byte on. An index that may be out of range is masked there, and stays out of range of the part."""
+    byte on. An index that may be out of range is masked where it is, and remains out of range of the part."""
     spans: dict[int, tuple[int, int]] = {}
     for node in nodes:
         if node.op is not Ops.INDEX:
@@ -225,7 +224,7 @@ def has_nested_indices(nodes: Sequence[UOp]) -> bool:
 
 def moved_indices(nodes: Sequence[UOp], moves: Sequence[int], exchanges: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
     """What `move_starts` makes of each INDEX, with its buffer and loops replaced: where no index depends on another,
-    the kernel need not be rebuilt for it."""
+    this takes no second rebuild of the kernel."""
     moved: dict[UOp, UOp] = {}
     for node in nodes:
         if node.op is Ops.INDEX and (move := moves[node.src[0].arg.slot]):
@@ -257,7 +256,7 @@ def kernel_accesses(
 
 def accessed_bytes(ast: UOp) -> list[tuple[int, bool, int, int]]:
     """The parameters that a kernel accesses, whether it writes them, and the bytes [start, stop) of each, from the
-    bounds of its indices. Kept on the kernel: equal steps of a program are many."""
+    bounds of its indices. Cached on the kernel, since a program has many equal steps."""
     found: list[tuple[int, bool, int, int]] | None = ast.cache.get("accessed-bytes")
     if found is not None:
         return found

@@ -20,10 +20,10 @@ from tilewright.graph.uop import UOp
 from tilewright.schedule.uses import loops_over
 
 _PART = "part"
-# Elements of a part that is copied along with its neighbours: many more take longer than a launch.
+# The most elements of a part that is copied together with its neighbours: a larger one takes longer than a launch.
 MAX_COPIED_ELEMENTS = 1 << 14
-# A selection with fewer elements takes less time than the launches of a kernel for each part; and the least contiguous
-# elements of a part, where the masks of whole rows cost less than loops over short ones.
+# The fewest elements of a CAT that is stored part by part: a smaller selection takes less time than a launch for each
+# part. And the fewest contiguous elements of a part: masks of whole rows cost less than loops over shorter ones.
 MIN_JOINED_ELEMENTS = 1 << 15
 MIN_JOINED_ROW = 2048
 
@@ -36,7 +36,7 @@ class Join(NamedTuple):
 
 
 def is_part(node: UOp) -> bool:
-    """Whether a node is stored inside of a CAT, and nowhere else."""
+    """Whether a node is stored in the memory of a CAT alone."""
     return node.op is Ops.CONTIGUOUS and isinstance(node.arg, tuple) and node.arg[0] == _PART
 
 
@@ -64,7 +64,7 @@ def group_copies(cat: UOp) -> list[UOp]:
 
 
 def _is_small_copy(node: UOp) -> bool:
-    """Whether memory has the value already, of a buffer or of a custom kernel, and it is small."""
+    """Whether a value is small and in memory already, that of a buffer or of a custom kernel."""
     count = max_count(node.shape)
     while node.op.kind is Kind.MOVEMENT:
         node = node.src[0]
@@ -72,8 +72,8 @@ def _is_small_copy(node: UOp) -> bool:
 
 
 def stored_join(stored: UOp, target: Target | None) -> UOp | None:
-    """The CAT that a stored selection of parts is, where a part begins inside of a vector: the loads of every vector
-    are masked for the sake of those at the boundaries, where each part by itself is a plain copy."""
+    """A stored selection of parts as a CAT, where a part begins inside a vector: in the selection the loads of every
+    vector are masked because of those at the boundaries, while each part alone is a plain copy."""
     if target is None or not target.has_threads or stored.op is not Ops.WHERE or is_symbolic(stored.shape):
         return None
     found = selected_parts(stored)

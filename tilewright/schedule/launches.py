@@ -62,7 +62,7 @@ def check_joined(item: Item) -> str | None:
 
 def _key_of(item: Item) -> Key | None:
     """The key that equal kernels share; None for a copy and for a kernel that is not joined: a custom kernel may order
-    its effects, and one with checks shares their words."""
+    its effects, and a kernel with checks shares their words with others."""
     if item.ast is None or item.checks or not isinstance(item.ast.arg, KernelInfo):
         return None
     if item.ast.arg.opts_to_apply is not None or item.ast.arg.fills or item.ast.arg.sections > 1:
@@ -137,7 +137,8 @@ class _Order:
         return _Member(position, low, high)
 
     def join(self, members: Sequence[_Member], joined: Item) -> None:
-        """Replaces several items by one, at the position of the last of them or as late as all of them may be."""
+        """Replaces several items by one, at the position of the last of them, or at the last position that all of them
+        may have."""
         place = min(max(member.position for member in members), min(member.high for member in members) - 1)
         gone = {member.position for member in members}
         before = [item for position, item in enumerate(self.items) if position <= place and position not in gone]
@@ -147,7 +148,7 @@ class _Order:
 
 
 def _join_some(order: _Order, key: Key, target: Target) -> bool:
-    """Joins as many items with one kernel as have a common position, starting with the first that cannot move
+    """Joins the items of one kernel that have a common position, starting with the first item that cannot move
     further."""
     ast, _ = key
     params = [node for node in toposort(ast) if node.op is Ops.PARAM]

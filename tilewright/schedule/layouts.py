@@ -1,4 +1,4 @@
-"""How a value is divided among devices. In: shapes, and the layouts of the sources of a node. Out: the layout of the
+"""The division of a value among devices. In: shapes, and the layouts of the sources of a node. Out: the layout of the
 node. A layout says along which axis a value is divided and how much of the axis each device has; without an axis, every
 device has the whole value. `shard.py` divides nodes, `collectives.py` moves parts from layout to layout."""
 
@@ -48,9 +48,9 @@ class Sharded(NamedTuple):
 
 def choose_layout(shape: Shape, weights: Mapping[Layout, int]) -> Layout:
     """The layout for the result of an elementwise operation, out of those of its operands. The weight of a layout is
-    the number of bytes that would move if another one were chosen. A whole value is cut without a transfer, so any
-    division is better than none; of several the most even one wins, which keeps the devices busy, and then the one with
-    the largest weight."""
+    the number of bytes that would move if another one were chosen. A value that every device has whole is divided
+    without a transfer, so any division is better than none. Of several divisions the most even one wins, which keeps
+    the devices busy; then the one with the largest weight."""
 
     def cost(layout: Layout) -> tuple[int, int]:
         largest = max(element_count(part) for part in layout.part_shapes(shape, len(layout.sizes)))
@@ -77,7 +77,7 @@ def reshaped(layout: Layout, old: Shape, new: Shape) -> Layout | None:
     """The layout after a reshape, where each part is the reshape of its old part; None where there is no such axis.
 
     (8, 6) divided along 0 as (4, 4)  ->  (2, 4, 6) along 0 as (1, 1);  (48,) along 0 as (24, 24);  (16, 3) as (8, 8)
-    (8, 6) divided along 1 as (3, 3)  ->  (8, 3, 2): none, because a part would have to end inside of an element of 3
+    (8, 6) divided along 1 as (3, 3)  ->  (8, 3, 2): none, because a part would end inside an element of the axis of 3
     """
     axis = layout.axis
     assert axis is not None

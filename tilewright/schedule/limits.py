@@ -28,7 +28,7 @@ def nodes_to_split(plan: Plan, max_buffers: Callable[[UOp], int]) -> set[UOp]:
     checking = {root for node in plan.order if node.op is Ops.CHECK for root, _ in plan.uses.get(node, {})}
 
     def limit_of(root: UOp) -> int:
-        """One buffer goes to the words of a kernel's checks."""
+        """One buffer is reserved for the words of a kernel's checks."""
         return max_buffers(root) - (root in checking)
 
     over_limit = (root for root, used in buffers.items() if len(used) > limit_of(root))

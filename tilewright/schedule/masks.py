@@ -1,6 +1,6 @@
 """Removes work that masks make redundant. In: the value of a kernel. Out: the same value with shorter sums and fewer
-masked loads. A loop leaves out the terms of a sum that a mask makes 0; a load needs no mask where a selection discards
-its value whenever the mask is false."""
+masked loads. A sum skips the terms that a mask makes 0; a load needs no mask where a selection discards its value
+whenever the mask is false."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def shorten_reductions(value: UOp) -> UOp:
 
 
 def shorten_reduction(op: Op, value: UOp, loops: tuple[UOp, ...]) -> tuple[UOp, tuple[UOp, ...]]:
-    """What a reduction takes in, and its loops: a sum of sums is one sum, which ends where only zeros follow.
+    """The operand of a reduction, and its loops: a sum of sums becomes one sum, which ends where only zeros would
+    follow.
 
     before: for c in 6: acc += (for d in 6: inner += x[y - c, z - d] if c < 5 and d < 5 and ... else 0)
     after:  for c in 5: for d in 5: acc += x[y - c, z - d] if ... else 0"""
@@ -42,7 +43,7 @@ def shorten_reduction(op: Op, value: UOp, loops: tuple[UOp, ...]) -> tuple[UOp, 
     if joined == loops and limits.keys().isdisjoint(loops):
         return value, loops
     sizes = [index_const(limits[loop]) if loop in limits else loop.src[0] for loop in joined]
-    # All loops are new: one that another reduction has too cannot lie here inside of others, or be shorter.
+    # All loops are new: a loop that another reduction shares could neither be nested differently nor be shorter here.
     first, suffix = joined[0].arg.id, tuple(-int(size.vmax) for size in sizes)
     exchanges = {
         loop: UOp(Ops.RANGE, dtypes.index, (size,), Axis((*first, *suffix, number), loop.arg.kind))
@@ -84,8 +85,8 @@ def mask_parts(index: UOp) -> list[UOp]:
 
 
 def drop_masks(value: UOp) -> UOp:
-    """Loads without the masks that a selection around them makes superfluous, where the load is then the same for many
-    steps: a weight is loaded once for a row of outputs, some of them outside of its window.
+    """Drops the masks of loads that a selection around them makes superfluous, where the load then is the same in many
+    iterations: a weight is loaded once for a row of outputs, some of them outside its window.
 
     before: where(y - c < 20, x[y - c if y - c < 20] * w[c if y - c < 20], 0)
     after:  where(y - c < 20, x[y - c if y - c < 20] * w[c], 0)"""
@@ -103,7 +104,8 @@ def drop_masks(value: UOp) -> UOp:
 
 
 def is_repeated_by_mask(index: UOp) -> bool:
-    """Whether each part of the mask depends on a loop that the position, always inside of the buffer, does not."""
+    """Whether the position is always inside the buffer, and each part of the mask depends on a loop that the position
+    does not depend on."""
     buffer, position = index.src[:2]
     parts = mask_parts(index)
     if not parts or position.vmin < 0 or position.vmax >= buffer.arg.size:

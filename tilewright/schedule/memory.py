@@ -13,7 +13,7 @@ from tilewright.graph.records import Item, Slot
 
 # The alignment of every temp. Some OpenCL drivers require sub-buffers to begin at multiples of 512 bytes.
 ALIGNMENT = 512
-# The shortest span, in steps of the schedule: the steps of one are looked at one by one.
+# The shortest span, in steps of the schedule.
 MIN_SPAN = 64
 
 
@@ -53,8 +53,8 @@ def place_temps(
 class _TakenBytes:
     """The bytes of an arena that are taken at each of a number of times. The times are cut into spans. Bytes that are
     taken during a whole span, or at some time of it, are kept as disjoint intervals: memory is packed densely, so these
-    are few. Only of what begins or ends inside of a span are the times kept. So taking bytes looks at a temp that was
-    placed before only where both begin or end in the same span."""
+    are few. The exact times are kept only for temps that begin or end inside the span, so that placing a temp looks at
+    another one only where both begin or end in the same span."""
 
     def __init__(self, times: int) -> None:
         self.length = max(MIN_SPAN, math.isqrt(times))
@@ -105,7 +105,8 @@ class _Intervals:
 
 
 class _Span:
-    """What is taken in a span of times: partly (with the times), wholly, and at any time of it."""
+    """The bytes taken in a span of times: during part of it (with the times), during all of it, and at any time of
+    it."""
 
     def __init__(self) -> None:
         self.partly: list[tuple[int, int, int, int]] = []

@@ -25,7 +25,7 @@ class Group:
     device: str
     stores: tuple[Store, ...]
     loops: frozenset[UOp]
-    reduced: tuple[UOp, ...]  # the loops of its reductions, which are the same for all of them
+    reduced: tuple[UOp, ...]  # the loops that all of its reductions have
     loads: dict[UOp, int]  # the INDEX of each load, and the bytes that it moves
     loaded: tuple[Part, ...]  # what each PARAM is
 
@@ -104,8 +104,8 @@ def group_of(step: Step, device: str) -> Group | None:
 
 
 def loads_of(values: UOp) -> tuple[list[tuple[UOp, ...]], dict[UOp, int]]:
-    """The loops of the reductions of a kernel, and the bytes that each of its loads moves. Kept on the values: equal
-    steps of a program are many."""
+    """The loops of the reductions of a kernel, and the bytes that each of its loads moves. Cached on the values, since
+    a program has many equal steps."""
     found: tuple[list[tuple[UOp, ...]], dict[UOp, int]] | None = values.cache.get("loads")
     if found is None:
         nodes = toposort(values)
@@ -135,8 +135,8 @@ def join(group: Group, other: Group, earlier: Step, step: Step) -> Group | None:
     exchanges = {**dict(zip(other.reduced, group.reduced, strict=True)), **renumbered(other, loaded)}
     stores = tuple(store._replace(value=substitute(store.value, exchanges)) for store in other.stores)
     loads = {substitute(index, exchanges): moved for index, moved in other.loads.items()}
-    # What the step overwrites may be read before it is, at the element it is overwritten at: that load comes first
-    # because the stored value needs it too.
+    # The joined kernel may read what the step overwrites at the element that is overwritten: that load comes first,
+    # because the stored value depends on it.
     for index in group.loads:
         part = loaded[index.src[0].arg.slot]
         if part.version in step.overwrites:

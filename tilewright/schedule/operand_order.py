@@ -34,22 +34,23 @@ _INPUTS = frozenset({Ops.PARAM, Ops.BUFFER, Ops.ASSIGN})
 
 @record
 class _Factor:
-    """A factor of a contraction: the views and conversions from its base on, and which element of the base it reads."""
+    """A factor of a contraction: the views and conversions from its base on, and the index of the element of the base
+    that it reads."""
 
     chain: tuple[UOp, ...]  # the outermost first
     base: UOp
     indices: tuple[UOp, ...]
     valid: UOp
-    position: Affine = field(init=False, compare=False)  # of an element in memory, were the base stored as it is
+    position: Affine = field(init=False, compare=False)  # of an element in memory, if the base is stored as it is
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "position", affine(flatten_index(self.indices, self.base.shape)))
 
     @property
     def is_plain(self) -> bool:
-        """Whether no two iterations of its loops read the same element, as those of windows do, and every element
-        exists."""
-        reach = 0  # of the terms with smaller steps
+        """Whether different iterations of its loops read different elements, which those of windows do not, and every
+        element exists."""
+        reach = 0  # the extent of the terms with smaller steps
         for loop, step in sorted(self.position.terms.items(), key=lambda term: term[1]):
             if loop.op is not Ops.RANGE or step <= reach:
                 return False
@@ -57,8 +58,8 @@ class _Factor:
         return self.valid is TRUE
 
     def is_one_loop(self, loops: Sequence[UOp], last: UOp) -> bool:
-        """Whether some loops address memory like a single loop if rows along `last` were padded: the form of the copy
-        engine."""
+        """Whether some loops would address memory as a single loop if rows along `last` were padded, which the copy
+        engine requires."""
         steps = sorted((step, int(loop.src[0].arg)) for loop, step in self.position.terms.items() if loop in loops)
         if last in loops:
             return len(steps) == 1
@@ -239,8 +240,8 @@ def _short_rows(
     ordered: dict[UOp, int],
     lanes: int,
 ) -> list[tuple[_Factor, int]] | None:
-    """The factors whose rows only need to begin at multiples of a vector, the copy engine fetching what lies between;
-    None where the loops of a factor overlap in memory, or another one is the last."""
+    """The factors that need nothing but rows aligned to vectors: the copy engine then fetches them in place. None where
+    the loops of a factor overlap in memory, or another loop is the last."""
     found: list[tuple[_Factor, int]] = []
     for factor, loops, good in zip(factors, own, is_good, strict=True):
         last = _last_long_axis(factor.base)
@@ -292,7 +293,7 @@ def _factor(operand: UOp, element: Element) -> _Factor:
 
 
 def _is_view(node: UOp) -> bool:
-    """An input has one axis in memory, and a shape by a RESHAPE: the two are one."""
+    """An input in memory has one axis, and gets its shape from a RESHAPE: the two count as one node."""
     return node.op.kind is Kind.MOVEMENT and not _is_input(node)
 
 

@@ -1,4 +1,4 @@
-"""Items in an order that keeps every version apart. In: a plan. Out: items over slots.
+"""Orders items so that every read sees the version it means. In: a plan. Out: items over slots.
 
 Each stored node and each input is a version of some memory. An update (ASSIGN, or a custom kernel that overwrites)
 makes a new version in the memory of an old one, so every reader of the old version comes first. It is done in one of
@@ -55,7 +55,7 @@ class ItemBuilder:
                 self.versions[node] = len(self.versions)
         self.devices = dict(devices)
         for node in plan.stored:
-            for output in outputs_of_call(node):  # also those that nobody asks for: the kernel writes them
+            for output in outputs_of_call(node):  # also the unused ones: the kernel writes them
                 self.versions.setdefault(output, len(self.versions))
                 self.devices.setdefault(output, self.devices[node])
         self.guests: dict[UOp, list[UOp]] = {}
@@ -77,7 +77,7 @@ class ItemBuilder:
 
     def order_steps(self) -> None:
         """The steps in an order in which every read sees the version it means; how each update is done follows."""
-        taken: set[UOp] = set()  # of two updates of one version only one can have its memory
+        taken: set[UOp] = set()  # only one of two updates of a version can take over its memory
         for node in list(self.versions):
             if updated_source(node) is not None:
                 self.modes[node] = "fresh" if self._base(node) in taken else self._first_mode(node)
@@ -206,7 +206,8 @@ class ItemBuilder:
         return Store(self.versions[guest], flatten_index(element.indices, guest.shape), self.values[guest])
 
     def _copy_step(self, node: UOp, target: int, source: int, position: UOp, to: tuple[int, UOp] | None = None) -> Step:
-        """Copies all of a version, element by element, to the same positions of another or from one on."""
+        """Copies all of a version, element by element, to the same positions of another version, or to those from
+        `position` on."""
         start, index = to or (0, position)
         part = Part(source, 0, int(position.vmax) + 1)
         buffer = UOp(Ops.PARAM, node.dtype, (), ParamArg(0, part.size))
@@ -270,8 +271,8 @@ class ItemBuilder:
                 readers.setdefault(version, []).append(position)
         for position, step in enumerate(steps):
             earlier = [p for version in step.reads for p in writers.get(version, ()) if p != position]
-            # Several steps that write one version (a copy of the old one, then the update) keep their order; those that
-            # write parts of a join have none.
+            # Several steps that write one version (a copy of the old one, then the update) keep their order; steps that
+            # write the parts of a join need none.
             if step.node not in self.joins:
                 earlier += [p for target in step.targets for p in writers[target] if p < position]
             for node in self._updates(step):

@@ -101,7 +101,7 @@ def prepare_outputs(state: Scheduling) -> None:
 
 
 def order_factors(state: Scheduling) -> None:
-    """A sequence is one of nodes that are to be kept: they are not exchanged."""
+    """Skipped where nodes have an order to be kept, since it names nodes that would be replaced."""
     if state.sequence or not any(state.target_of(device).tensor_cores for device in devices_of(state)):
         return
     devices = find_devices(toposort(*state.outputs), state.params, state.device)
@@ -221,7 +221,8 @@ def schedule(
 
 def prepare_graph(outputs: Sequence[UOp], target: Target) -> tuple[list[UOp], tuple[UOp, ...]]:
     """Large reductions split; the source of a copy is a buffer that it can copy whole. A value that waits for another
-    (a DETACH of two) waits no more; instead the nodes come in an order to be kept, which is empty if nothing waits."""
+    (a DETACH of two) is replaced by itself, and the order to be kept among nodes is returned; it is empty if nothing
+    waits."""
     has_waiting = False
     part_count = 0
     by_index: set[UOp] = set()
@@ -243,7 +244,7 @@ def prepare_graph(outputs: Sequence[UOp], target: Target) -> tuple[list[UOp], tu
                 by_index.add(stored_root(indexed))
             return split
         if made.op is Ops.CONTIGUOUS and stored_root(made.src[0]) in by_index:
-            return made.src[0]  # it has kernels of its own, or needs none
+            return made.src[0]  # it has its own kernels, or needs none
         if made.op is Ops.CONTIGUOUS or node in asked_for:
             made = stored_join(made.src[0] if made.op is Ops.CONTIGUOUS else made, target) or made
         if made.op is Ops.COPY and not is_stored_view(made.src[0]):
@@ -275,7 +276,7 @@ def indexed_reduction(node: UOp, target: Target) -> UOp | None:
 
 
 def note_line(node: UOp, line: tuple[str, int] | None, source: UOp) -> None:
-    """All that replaces one node comes from that node's line, down to its source."""
+    """Gives the line of a node to all nodes that replace it, down to its source."""
     for part in toposort(node, stop=lambda found: found is source):
         if part.line is None and part is not source:
             part.line = line
@@ -315,8 +316,8 @@ def stored_whole(node: UOp) -> UOp:
 
 
 def without_unit_moves(node: UOp) -> UOp:
-    """A view that permutes axes of one element alone, as a reshape: the elements lie as they did. Heads of one token go
-    from (batch, heads, 1, features) to (batch, 1, heads * features) without a copy."""
+    """A view that permutes only axes of size 1, as a reshape, since the order of the elements is the same: the heads of
+    one token go from (batch, heads, 1, features) to (batch, 1, heads * features) without a copy."""
     inner = node
     has_moves = False
     while inner.op is Ops.RESHAPE or is_unit_move(inner):

@@ -1,7 +1,7 @@
-"""Splitting large reductions in two. In: the graph. Out: the graph with each reduction that leaves few elements of many
-made of a first part with work for every core and a second that combines its results; and each long sum of products,
-such as the gradient of a convolution's weights, of parts whose factors a cache holds; on a card of as many as fill it.
-The split depends on the shape alone, on a card also on its number of cores, so every run has the same sums."""
+"""Splitting large reductions in two. In: the graph. Out: the graph in which each reduction of many elements to few
+results is two: the first has work for every core, the second combines its results. A long sum of products, such as the
+gradient of a convolution's weights, is divided into parts whose factors fit a cache; on a card, into as many parts as
+fill it. The split depends on the shape alone, on a card also on its number of cores, so every run has the same sums."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tilewright.graph.walk import without_casts
 LARGE_REDUCTION = 1 << 15
 LONG_REDUCTION = 1 << 22  # that fewer parts than FEW_RESULTS would not share well
 FEW_RESULTS = 64
-# Rows that are read in their order and have no useful divisor: as many keep the cores of a CPU busy, and a padded row
-# would divide wherever a value is read by channel or image.
+# This many rows in memory order keep the cores of a CPU busy, where an axis has no useful divisor: padding it would add
+# divisions wherever a value is read by channel or image.
 ENOUGH_ROWS = 8
-FEW_PRODUCTS = 1024  # sums of products, as few as one tile of registers or a few: one task for one core
+FEW_PRODUCTS = 1024  # results of sums of products: a few register tiles, one task for one core
 MAX_PARTS = 256
 MIN_PART = 1024
 MAX_PADDING = 8  # at most one part in this many of an axis is padding
@@ -86,8 +86,8 @@ def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
 
 def _merge_reduced(node: UOp, axis: int) -> UOp | None:
     """The same reduction with the reduced axes around one as one axis; None where there are none, or where a value is
-    repeated along some of them. Threads that share a part of several axes, one of them padded, would not read side by
-    side."""
+    broadcast along some of them. Without this, threads that share a part of several axes, one of them padded, would not
+    read adjacent elements."""
     shape, (op, axes) = node.src[0].shape, node.arg
     first = last = axis
     while first > 0 and (first - 1 in axes or shape[first - 1] == 1):
@@ -158,7 +158,7 @@ def fast_axis(node: UOp) -> int:
 
 
 def _fast_axes(source: UOp) -> list[int]:
-    """The fast axis of a value, or of each of the two factors of a product."""
+    """The contiguous axis of a value, or of each of the two factors of a product."""
     value = without_casts(source)
     factors = value.src if value.op is Ops.MUL else (value,)
     bare = [without_casts(factor) for factor in factors]
@@ -199,14 +199,14 @@ def _fill_cores(node: UOp, target: Target) -> UOp | None:
     best = (whole / MIN_SPLIT_GAIN, 1)
     aligned = math.gcd(size, VECTOR_BYTES // min(_loaded_bytes(factor) for factor in _factors(source)))
     for parts in range(2, min(MAX_GROUP_PARTS, size, length // MIN_SUMMED) + 1):
-        if size % (parts * aligned) == 0:  # parts of a row begin where vectors do
+        if size % (parts * aligned) == 0:  # so that parts of a row are aligned to vectors
             best = min(best, (_product_clocks(node, sides, length, parts, target), parts))
     parts = best[1]
     if parts == 1:
         return None
     moved = tuple(sorted((axis + 1, *(a + 1 for a in axes if a != axis))))
     sums = build.reduce_axis(Ops.ADD, _in_parts(source, axis, parts), moved)
-    # Stored, because a short sum of sums is otherwise one kernel again.
+    # Stored, because a short sum of sums would be fused into one kernel again.
     return build.reshape(build.reduce_axis(Ops.ADD, build.contiguous(sums), (0,)), node.shape)
 
 
@@ -285,8 +285,8 @@ def _is_spread(factor: UOp, axes: tuple[int, ...]) -> bool:
 
 
 def _split_axis(source: UOp, shape: Shape, node: UOp, axis: int, parts: int) -> UOp:
-    """The parts are first where results lie side by side in what is read: those of a part are then stored side by side
-    as well, in vectors, and otherwise each would be `parts` elements from the next."""
+    """Parts are the first axis where adjacent results are adjacent in what is read: the results of a part are then
+    stored contiguously, in vectors; otherwise they would be stored at a stride of `parts`."""
     op, axes = node.arg
     if max_count(shape[:axis]) > 1 and any(fast not in axes for fast in _fast_axes(source)):
         split = (*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :])

@@ -20,8 +20,8 @@ from tilewright.schedule.masks import conditions_of, is_selection
 
 
 class Residue(NamedTuple):
-    """Steps of a loop count where `factor * loop + rest` is a multiple of the divisor, which has no divisor in common
-    with the factor: one step in as many as the divisor counts."""
+    """Only iterations in which `factor * loop + rest` is a multiple of the divisor contribute. Divisor and factor have
+    no common divisor, so that is one iteration in `divisor`."""
 
     loop: UOp
     dividend: UOp
@@ -31,7 +31,7 @@ class Residue(NamedTuple):
 
 
 def thin_reductions(value: UOp) -> UOp:
-    """The value with every sum walking only the steps that count."""
+    """The value, in which every sum iterates over the contributing iterations alone."""
     sums = [node for node in toposort(value) if node.op is Ops.REDUCE and node.arg is Ops.ADD]
     if not any(find_residues(node.src[0], node.src[1:]) for node in sums):
         return value
@@ -46,7 +46,8 @@ def thin_reductions(value: UOp) -> UOp:
 
 
 def thin_reduction(value: UOp, loops: tuple[UOp, ...]) -> tuple[UOp, tuple[UOp, ...]]:
-    """What a sum takes in, and its loops. All loops are new: one that another reduction has too must not be shorter."""
+    """The operand of a sum, and its loops. All loops are new: a loop that another reduction shares must not become
+    shorter."""
     found = find_residues(value, loops)
     if not found:
         return value, loops
@@ -62,7 +63,7 @@ def thin_reduction(value: UOp, loops: tuple[UOp, ...]) -> tuple[UOp, tuple[UOp, 
 
 
 def find_residues(value: UOp, loops: tuple[UOp, ...]) -> dict[UOp, Residue]:
-    """The loops in which only every n-th step counts, whatever the steps of the others are."""
+    """The loops of which only every n-th iteration contributes, whatever the iterations of the others."""
     found: dict[UOp, Residue] = {}
     for part in conditions_of(value):
         if (
@@ -87,7 +88,7 @@ def find_residues(value: UOp, loops: tuple[UOp, ...]) -> dict[UOp, Residue]:
 
 
 def walk_residue(value: UOp, residue: Residue, step: UOp) -> UOp:
-    """The value at the step-th of the steps that count. Past the last of them it is 0, and nothing is loaded."""
+    """The value at the contributing iteration number `step`. Past the last one it is 0, and nothing is loaded."""
     loop, dividend, factor, rest, divisor = residue
     is_unit = factor in (1, -1)
     before = from_affine(rest.scaled(-(factor if is_unit else pow(factor, -1, divisor))), dtypes.index)
@@ -108,7 +109,7 @@ def walk_residue(value: UOp, residue: Residue, step: UOp) -> UOp:
 
 
 def with_mask(value: UOp, step: UOp, inside: UOp) -> UOp:
-    """The value where the condition holds, else 0; what is loaded at the step is loaded there alone."""
+    """The value where the condition holds, else 0; loads that depend on the step are masked by the condition."""
 
     def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
         if node.op is not Ops.INDEX or step not in node.ranges:

@@ -33,16 +33,16 @@ from tilewright.schedule.index_costs import (
 )
 from tilewright.schedule.windows import windows_of
 
-# Terms from which a sort takes less time than a loop over all of them in every thread; the comparisons for each core
-# that take as long as the sort; and the columns with indices of their own whose sort, together, still does.
+# The fewest terms for which a sort is faster than a loop over all terms in every thread; the fewest comparisons per
+# core for which it is faster than comparing; and the most columns with their own indices that are sorted together.
 MIN_TERMS = 1 << 9
 MIN_COMPARISONS = 1 << 24
 MAX_COLUMNS = 128
-# Terms so few that a thread may add all of them.
+# The most terms of one output that a thread adds up alone.
 MAX_DIRECT = 2048
 MAX_NUMBER = (1 << 31) - 1
-# The comparisons for each core that take as long as the launches of all other ways; and the terms that a kernel with
-# other work may compare for each of its elements.
+# The comparisons per core that take as long as the launches of any other method; and the most terms that a kernel with
+# other work compares for each of its elements.
 MIN_PASSES = 1 << 19
 MAX_COMPARED = 32
 
@@ -86,7 +86,7 @@ Way = Callable[[IndexedReduction, UOp, Target], UOp | None]
 
 
 def _ways(found: IndexedReduction, node: UOp, target: Target) -> tuple[Way, ...]:
-    """In the order of their estimated time. Only floats have a choice."""
+    """The methods in the order of their estimates. Only float sums have several."""
     if node.dtype is not dtypes.float32 or found.op is not Ops.ADD:
         return _by_atomics, _by_segments
     sizes = _sizes(found, node)
@@ -141,7 +141,7 @@ def _in_local_memory(plan: LocalPlan, is_transposed: bool, found: IndexedReducti
 
 
 def _by_atomics(found: IndexedReduction, node: UOp, target: Target) -> UOp | None:
-    """A float sum is two of integers."""
+    """A float sum is taken as two sums of integers."""
     dtype, shape = node.dtype, node.src[0].shape
     needed = {dtype} if dtype.is_int else {dtypes.int32, dtypes.int64}
     if not (dtype.is_int or (dtype is dtypes.float32 and found.op is Ops.ADD)) or not needed <= target.atomics:
@@ -156,8 +156,8 @@ def _by_atomics(found: IndexedReduction, node: UOp, target: Target) -> UOp | Non
 
 
 def _at_positions(found: IndexedReduction, node: UOp, target: Target) -> UOp | None:
-    """For few terms and many outputs: each output that is named has the sum at the largest position that names it, so
-    that there are as many sums as terms.
+    """For few terms and many outputs: the sum of each output that occurs as an index is stored at the largest position
+    where it occurs, so that there are as many sums as terms.
 
     at[n] = the largest p with numbers[p] == n
     sums[q] = sum of values[p] where at[numbers[p]] == q
@@ -184,7 +184,8 @@ def _read_middle(x: UOp, index: UOp) -> UOp:
 
 
 def _sides(found: IndexedReduction, shape: Shape) -> tuple[int, int, int]:
-    """The sizes of the axes before the output together, of the terms, and of the axes behind the output."""
+    """The product of the sizes of the axes before the output, the number of terms, and the product of those after the
+    output."""
     outer, inner = (
         math.prod(shape[axis] for axis in axes if axis not in (found.output, found.terms))
         for axes in (range(found.output), range(found.output, len(shape)))
@@ -258,7 +259,7 @@ def _by_segments(found: IndexedReduction, node: UOp, target: Target) -> UOp | No
 
 
 def _numbers_of_columns(found: IndexedReduction, order: tuple[int, ...], terms: int, columns: int) -> UOp:
-    """A number that names no output names none of any column: it stays behind all of them."""
+    """A number outside the outputs stays outside those of all columns: it sorts behind them."""
     own = build.reshape(build.permute(found.numbers, order), (terms, columns))
     column = build.cast(build.axis_iota(own.shape, 1), dtypes.int32)
     is_valid = (own >= 0) & (own < found.outputs)

@@ -62,11 +62,11 @@ def select_joined(outputs: Sequence[UOp]) -> list[UOp]:
 
 
 class Sharder:
-    """What each node has become: a node on one device or on none, or a part on each of several."""
+    """Maps each node to its result: a node on one device or on none, or a part on each of several devices."""
 
     def __init__(self, order: Sequence[UOp]) -> None:
         self.done: dict[UOp, Value] = {}
-        self.free: set[UOp] = set()  # what is made of constants alone
+        self.free: set[UOp] = set()  # values made of constants alone
         bases = (updated_source(node) for node in order)
         self.updated = {_behind_wrappers(base) for base in bases if base is not None}
 
@@ -93,8 +93,8 @@ class Sharder:
         self.done[node] = made
 
     def _separate(self, made: Value) -> Value:
-        """A value that is updated in place gets memory of its own where dividing reduced it to the memory of another
-        value: a copy to the device that already has it, or a slice that is exactly one part."""
+        """A value that is updated in place gets its own memory where sharding made it share another value's: as a copy
+        to the device that already has it does, or a slice that is exactly one part."""
 
         def copied(part: UOp) -> UOp:
             root = _behind_wrappers(part)
@@ -258,7 +258,7 @@ class Sharder:
         if all(_is_view(part, own) for part, own in zip(seen.parts, sharded.parts, strict=True)):
             values = self._aligned(value, seen.layout, devices)
             rows = zip(sharded.parts, seen.parts, values, strict=True)
-            # A device that has nothing of the view has nothing to write.
+            # A device without elements of the view writes nothing.
             parts = [
                 own if _is_empty(part, own) else build.assign(own, part, _shaped(new, part)) for own, part, new in rows
             ]

@@ -1,5 +1,5 @@
 """Movements of values that are divided among devices. In: a movement node, and the parts of its source. Out: the parts
-of the result, moved part by part; None where the source must be gathered first. Stands behind `shard.py`."""
+of the result, moved part by part; None where the source must be gathered first. `shard.py` calls it."""
 
 from __future__ import annotations
 

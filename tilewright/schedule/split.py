@@ -27,8 +27,8 @@ Key = tuple[UOp, UOp, Element]  # a kernel's root, a node, and the element that 
 
 class KernelWriter:
     """Builds values bottom-up. `version_of` gives the version of memory that each stored node and input is,
-    `alignment_of` the bytes that a buffer of a kernel begins at multiples of; `loaded` is what the PARAMs of a kernel
-    are, by the kernel's root."""
+    `alignment_of` the alignment of a kernel's buffers in bytes; `loaded` is what the PARAMs of a kernel are, by the
+    kernel's root."""
 
     def __init__(self, plan: Plan, version_of: dict[UOp, int], alignment_of: Callable[[UOp], int]) -> None:
         self.plan = plan
@@ -101,7 +101,7 @@ class KernelWriter:
         if node.op is Ops.ASSIGN:
             return self.values[root, node.src[2], element]
         if node.op is Ops.COPY or node.op is Ops.CUSTOM_KERNEL:
-            return const(node.dtype, 0)  # nothing is written here: the item names the slots, and the kernel there is
+            return const(node.dtype, 0)  # a custom kernel exists already: the item names its slots
         raise InternalError(f"{node.op!r} cannot stand in a kernel")
 
     def _pass_on(self, key: Key, source: Key, is_zero_outside: bool) -> UOp:
@@ -215,7 +215,8 @@ def checked_value(node: UOp, value: UOp, valid: UOp) -> UOp:
 
 
 def index_value(value: UOp, size: int) -> UOp:
-    """An index tensor's element as an index. One too large for 64 bits with a sign is past the end like any other."""
+    """An element of an index tensor as an index. One that exceeds int64 is out of range, like any other past the
+    end."""
     if value.vmax > dtypes.int64.max:
         value = value.minimum(size)
     return value.cast(dtypes.index)

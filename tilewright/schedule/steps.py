@@ -23,8 +23,8 @@ class Part(NamedTuple):
 
 
 class Store(NamedTuple):
-    """One element that a kernel stores per step of its loops, in the memory of a version: `position` counts from the
-    element `start` of it. PARAMs are numbered as the step numbers them."""
+    """The element that a kernel stores per iteration of its loops, in the memory of a version; `position` is relative
+    to element `start`. PARAMs are numbered as the step numbers them."""
 
     target: int
     position: UOp

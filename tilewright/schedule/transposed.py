@@ -19,7 +19,7 @@ from tilewright.graph.uop import UOp
 from tilewright.schedule.indexing import TRUE, Element, flatten_index, push_movement
 from tilewright.schedule.uses import Plan, loops_over
 
-# Each element of the transposed operand is used once per column: fewer columns or products do not repay the copy.
+# Each element of the transposed operand is used once per column: with fewer columns or products the copy does not pay.
 MIN_COLUMNS = 128
 MIN_PRODUCTS = 1 << 22
 
@@ -33,8 +33,8 @@ def operands_to_transpose(plan: Plan, facts_of: Callable[[UOp], Target]) -> froz
 
 
 def _operand_to_transpose(node: UOp, stored: frozenset[UOp]) -> UOp | None:
-    """The left factor of a product, whose rows are neighbours in memory. One that is converted or masked is packed
-    anyway."""
+    """The left factor of a product, if elements of different rows are adjacent in memory. A converted or masked factor
+    is packed anyway."""
     op, summed = node.arg
     product = node.src[0]
     if (
@@ -61,7 +61,7 @@ def _operand_to_transpose(node: UOp, stored: frozenset[UOp]) -> UOp | None:
 
 
 def _view_across(view: UOp, rows: list[int], stored: frozenset[UOp]) -> UOp | None:
-    """The view, if it is one of memory in which elements along one of `rows` are neighbours."""
+    """The view, if it is one of memory in which elements along one of `rows` are adjacent."""
     loops = loops_over(view.shape)
     element, source = Element(loops, TRUE), view
     while source.op.kind is Kind.MOVEMENT and source not in stored:

@@ -20,13 +20,13 @@ from tilewright.schedule.facts import PERMUTING, TRANSPARENT, Facts
 from tilewright.schedule.indexing import TRUE, ZERO, Element, both, flatten_index, push_movement
 from tilewright.schedule.masks import loop_limits
 
-# A reduction over no more than this may hold another one: the window of a convolution, whose gradient is a sum of sums.
+# The longest reduction that may contain another one: the window of a convolution, whose gradient is a sum of sums.
 SHORT_REDUCTION = 16
 # The level of the outermost reductions of a kernel; those inside have lower levels. Counted from the kernel's root, so
 # that levels do not depend on how many reductions lie below the kernel.
 TOP_LEVEL = 1 << 20
-# Outputs of a sum by index, in bytes along the indexed axis, from which its kernel is a loop over the terms: comparing
-# a term with the outputs takes several of the longest vectors then.
+# The fewest outputs of a sum by index, in bytes along the indexed axis, for which its kernel is a loop over the terms:
+# comparing a term with more outputs takes several of the longest vectors.
 MIN_WALKED_BYTES = 256
 
 
@@ -92,8 +92,8 @@ class Plan:
         return found
 
     def steps_of(self, use: Use) -> int:
-        """How often an element is computed: once per iteration of the loops down to the innermost that it depends
-        on."""
+        """The number of times that an element is computed: once per iteration of the loops down to the innermost one
+        that it depends on."""
         key = (use.element, use.loops)
         found = self._counts.get(key)
         if found is None:
@@ -136,7 +136,7 @@ def is_reducing(use: Use) -> bool:
 
 
 def reads_residues(use: Use) -> bool:
-    """Whether only every n-th iteration reads an element: windows at a stride, seen from what they cover."""
+    """Whether only every n-th iteration reads an element, as in the gradient of strided windows."""
     return any(part.op is Ops.CMPLT and part.src[0].op is Ops.MOD for part in parts_of(use.element.valid, Ops.AND))
 
 
@@ -156,7 +156,7 @@ def _count_steps(element: Element, loops: tuple[UOp, ...]) -> int:
 
 
 def push_use(node: UOp, use: Use, plan: Plan, facts: dict[UOp, Facts]) -> None:
-    """Adds the uses of the sources of a node that a use of it implies."""
+    """Adds the uses of a node's sources that follow from a use of the node."""
     op = node.op
     if op.is_elementwise:
         _push_elementwise(node, use, plan)
@@ -219,7 +219,7 @@ def _push_reduce(node: UOp, use: Use, plan: Plan, level: int) -> Use:
     rows = ranges_of(use.element)
     outer = tuple(loop for loop in use.loops if loop in rows)
     row_ids = tuple(part for loop in outer for part in loop.arg.id)
-    # Sizes that differ in one axis make loops that differ in all: a loop lies inside one other loop, not two.
+    # Reductions that differ in one size share no loop: a loop is nested in one other loop, not in two.
     sizes = tuple(source.shape[axis] for axis in axes)
     plan.levels.setdefault(use.root, set()).add(level)
     alike = plan.reduce_sizes.setdefault((use.root, level, row_ids), [])

@@ -4,8 +4,8 @@ where there are no such windows.
 
 Such an index is composed of steps that never fall (a constant added, a product or floor division by a positive
 constant, a maximum or minimum with a constant), so the positions that name output n are those from the first whose
-index is at least n to the first whose index is at least n + 1. Both follow from the steps, taken backwards. A window
-is read where it is needed; otherwise terms are compared, sorted or combined atomically."""
+index is at least n to the first whose index is at least n + 1. Both follow from the inverses of the steps. An output
+then reads its window, where otherwise terms are compared, sorted or combined atomically."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op, Shape
 from tilewright.graph.uop import UOp
 
-# Positions whose indices are computed here to find the widest window; and how many reads of each value the widest
-# window may cost, since every output has a loop of that length.
+# The most positions whose indices are computed here to find the widest window; and the most reads per value, since
+# every output has a loop as long as the widest window.
 MAX_POSITIONS = 1 << 14
 MAX_READS = 4
 
@@ -110,7 +110,7 @@ def widest_window(steps: list[Step], positions: int, size: int) -> int | None:
     """The most positions that read one output; None where the steps overflow, or are too many to go through."""
     if positions > MAX_POSITIONS:
         return None
-    for value in (0, positions - 1):  # a rising function is largest and smallest at its ends
+    for value in (0, positions - 1):  # a monotonic function is smallest and largest at its ends
         for step in steps:
             value = step(value)
             if not step.dtype.min <= value <= step.dtype.max:
@@ -133,7 +133,7 @@ def first_position(steps: list[Step], positions: int, size: int, offset: int) ->
         ends = [_before(step, end) for end in ends]
         is_narrow &= all(dtypes.int32.min <= end <= dtypes.int32.max for end in ends)
     bound = build.iota(size, dtypes.int32 if is_narrow else dtypes.int64) + offset
-    decided: list[tuple[UOp, int]] = []  # by a maximum or minimum alone: all positions, or none
+    decided: list[tuple[UOp, int]] = []  # outputs decided by a maximum or minimum alone: all positions, or none
     for step in reversed(steps):
         if step.op is Ops.MAX:
             decided.append((bound < step.amount + 1, 0))
@@ -147,7 +147,7 @@ def first_position(steps: list[Step], positions: int, size: int, offset: int) ->
 
 
 def _before(step: Step, bound: Value) -> Value:
-    """The least value for which the step gives at least the bound, where that is not for the constant to decide."""
+    """The least value for which the step gives at least the bound, unless the constant alone decides that."""
     match step.op:
         case Ops.ADD:
             return bound - step.amount if step.amount else bound
