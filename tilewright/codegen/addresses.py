@@ -25,8 +25,8 @@ def split_addresses(sink: UOp) -> UOp:
 
 
 def split_position(position: UOp) -> UOp:
-    """`base + tile` where the index has constant strides along tile axes; else unchanged. What the base has of other
-    expressions of tile axes alone stands last in it: `(base + u//2) + u*8`."""
+    """`base + tile` where the index has constant strides along tile axes; else unchanged. Other expressions of tile
+    axes alone come last in the base: `(base + u//2) + u*8`."""
     form = affine(position)
     tile = {atom: step for atom, step in form.terms.items() if atom.op is Ops.RANGE and atom.arg.kind.is_tile}
     known = {atom: step for atom, step in form.terms.items() if atom not in tile and is_tile_expression(atom)}
@@ -60,7 +60,8 @@ def choose_index_width(sink: UOp) -> UOp:
             return src[0]
         if dtype is node.dtype:
             return None
-        # A masked index may be computed from numbers beyond 64 bits; where the mask is on, it wraps to the right one.
+        # A masked index may be computed from numbers beyond 64 bits; where the mask is true, it wraps to the right
+        # value.
         arg = wrap_int(node.arg, dtype) if node.op is Ops.CONST else node.arg
         return UOp(node.op, dtype, src, arg)
 

@@ -34,7 +34,7 @@ def cascade_sums(sink: UOp) -> UOp:
         loops = loops_of(node)
         if not loops or not fixed.isdisjoint(loops):
             continue
-        # In the nesting order of `linearise`.
+        # Sorted as `linearise` nests them.
         order = sorted(loops, key=lambda axis: (-sum(axis in store.ranges for store in stores), axis.arg.id))
         plan = plan_levels(node, order)
         if plan is not None and (loops not in plans or len(plan.loops) > len(plans[loops].loops)):

@@ -1,11 +1,11 @@
-"""Clamps that a mask makes superfluous. In: a kernel, and a target whose addresses are as wide as any index. Out: the
-same kernel, whose masked accesses compute no clamp.
+"""Removes clamps that a mask makes superfluous. In: a kernel, and a target whose addresses are as wide as any index.
+Out: the same kernel, whose masked accesses compute no clamp.
 
     before: out[min(max(x, 0), 7) if min(max(x, 0), 7) == x] = v
     after:  out[x if unsigned(x) < 8] = v
 
-SCATTER clamps the index of each term, so that it is provably inside of its row while loops are made parallel. Of the
-instructions of such a term the clamp is a quarter, and each waits for the one before."""
+SCATTER clamps the index of each term, so that it is provably inside its row while loops are made parallel. The clamp is
+a quarter of the instructions of such a term, in one dependent chain."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def drop_clamps(sink: UOp, target: Target) -> UOp:
     found = {part: clamp for part in compared if (clamp := find_clamp(part)) is not None}
     if not found:
         return sink
-    # An element that is read first, without a mask, needs the clamp, and shares its address with the store.
+    # An element that is first read without a mask needs the clamp, and the store shares its address.
     kept = set(toposort(*(node.src[1] for node in accesses if len(node.src) < 3)))
     clamps = {part: clamp for part, clamp in found.items() if clamp.clamped not in kept}
 

@@ -3,12 +3,11 @@
 It runs after `emulate_dtypes`, so the target computes with every dtype it meets, and before addresses are split.
 
 An op that `Target.native_ops` names is left alone: the renderer writes its whole meaning, as `graph/ops.py` states it.
-What is left of an IDIV or MOD that is not native has a dividend of at least 0 and a divisor of at least 1, so that any
-division will do; what is left of an SHL or SHR has an amount from 0 to below the width. A CAST from float to integer
-is native where the name "SATURATING_CAST" is; what is left of others has its argument in the integer's range. What is
-decomposed into float64 arithmetic is done in integers where the target has none (to the builders, the name "FLOAT64").
-Where the name "SLOW_PATH" is, slow paths are marked (`kernels/slow_path.py`), and the renderer branches around them.
-"""
+An IDIV or MOD that is not native and remains has a dividend of at least 0 and a divisor of at least 1, so that rounding
+does not matter; an SHL or SHR that remains has an amount from 0 to below the width. A CAST from float to integer is
+native where the name "SATURATING_CAST" is; one that remains elsewhere has its argument in the integer's range.
+Decompositions use float64 where the target has it (the name "FLOAT64" for the builders), else integers. Where the name
+"SLOW_PATH" is, slow paths are marked (`kernels/slow_path.py`), and the renderer branches around them."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import map_graph
 
-# From a node whose sources are done, and the names of native ops, to its value.
+# A builder takes a node whose sources are decomposed and the names of native ops, and returns its value.
 Builder = Callable[[UOp, frozenset[str]], UOp]
 
 UNSIGNED: dict[DType, DType] = {
@@ -39,12 +38,12 @@ UNSIGNED: dict[DType, DType] = {
 def decompose(root: UOp, target: Target) -> UOp:
     """The graph with every op that the target lacks written in ops it has."""
     native = target.native_ops | {"FLOAT64"} if dtypes.float64 in target.native else target.native_ops
-    # What `wide_integers` computes in words it wants decomposed, whatever the target does by itself.
+    # 64-bit integers that `wide_integers` splits into words are decomposed whatever ops the target has.
     wide = WIDE_INTEGERS - target.native
     native_of_wide = native - BUILDERS_OF_WIDE
     if wide:
         wide |= {dtypes.index}
-    arguments: dict[UOp, UOp] = {}  # of LOG2 and SIN, which a pattern around them may replace as a whole
+    arguments: dict[UOp, UOp] = {}  # of LOG2 and SIN, for the patterns that replace them with what is around them
 
     def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
         if node.op is Ops.LOG2 or node.op is Ops.SIN:
@@ -78,7 +77,7 @@ def _divide(node: UOp, native: frozenset[str]) -> UOp:
         return node
     divisor = int(right.arg) if right.is_const else 0
     if divisor > 0:
-        # A shift has no bounds, and index maths lives on them.
+        # Not in index maths, where the bounds are needed: a shift has none.
         if node.dtype is not dtypes.index and divisor & (divisor - 1) == 0:
             return left >> (divisor.bit_length() - 1)
         shift = _shift_to_positive(left, divisor)
@@ -121,7 +120,7 @@ def _shift_to_positive(left: UOp, divisor: int) -> int | None:
 
     This keeps index maths linear and its bounds narrow, which bit operations would not."""
     shift = -(int(left.vmin) // divisor)
-    # Index maths is unbounded in the graph and has 64 bits at most in the program.
+    # Index maths is unbounded in the graph, but has at most 64 bits in the program.
     limit = dtype_bounds(dtypes.int64 if left.dtype is dtypes.index else left.dtype)[1]
     return shift if int(left.vmax) + shift * divisor <= limit else None
 
@@ -135,7 +134,7 @@ def _divide_by_positive(left: UOp, right: UOp) -> UOp:
 
 
 def _magnitude(x: UOp) -> UOp:
-    """|x| as an unsigned integer, which holds that of the least integer as well."""
+    """|x| as an unsigned integer, which also holds the magnitude of the least integer."""
     unsigned = x.cast(UNSIGNED[x.dtype])
     return unsigned if x.vmin >= 0 else (x < 0).where(unsigned.const_like(0) - unsigned, unsigned)
 
@@ -154,7 +153,7 @@ def _divide_magnitudes(left: UOp, right: UOp, native: frozenset[str]) -> tuple[U
 
 
 def _shift(node: UOp, _native: frozenset[str]) -> UOp:
-    """A shift whose amount may lie outside the width: SHL gives 0 there, SHR 0 or, for a negative number, -1."""
+    """A shift whose amount may exceed the width: SHL then gives 0, SHR 0 or, for a negative number, -1."""
     value, amount = node.src
     bits = value.dtype.bits
     if amount.vmin >= 0 and amount.vmax < bits:
@@ -176,7 +175,7 @@ def _extremum(node: UOp, _native: frozenset[str]) -> UOp:
     if not node.dtype.is_float:
         return takes_right.where(right, left)
     result = (takes_right | right.ne(right)).where(right, left)
-    # Equal numbers have equal bits unless they are zeros, whose signs are joined.
+    # Equal numbers have equal bits, except zeros of unlike sign, whose sign bits are combined.
     bits = left.bitcast(bits_dtype(node.dtype))
     joined = bits.alu(Ops.AND if node.op is Ops.MAX else Ops.OR, right.bitcast(bits.dtype))
     return left.eq(right).where(joined.bitcast(node.dtype), result)
@@ -207,13 +206,13 @@ def _saturate(node: UOp, native: frozenset[str]) -> UOp:
         x = x.cast(dtypes.float32)
     low = float(dtype.min)
     high = float(cast_scalar(dtype.max, x.dtype))
-    # Where the greatest integer has more bits than the float, it is rounded up, out of range: take the float below.
+    # A greatest integer with more bits than the mantissa would round up, out of range: the float below it is taken.
     is_exact = int(high) == dtype.max
     if not is_exact:
         high -= math.ldexp(high, -x.dtype.mantissa_bits - 1)
     is_above = x > high
     inside = is_above.where(x.const_like(high), x)
-    # In this order each line is one minimum or maximum of a processor that gives its second operand for NaN.
+    # In this order each line is one minimum or maximum instruction that returns its second operand for NaN.
     inside = (inside < low).where(x.const_like(low), inside)
     value = x.eq(x).where(inside, 0.0).cast(dtype)
     return value if is_exact else is_above.where(value.const_like(dtype.max), value)

@@ -1,6 +1,6 @@
 """Takes a kernel graph of scalar nodes and a target. Gives the graph without the small floats the target lacks.
 
-It is the first pass of codegen; `decompose`, the next, may decompose what it writes (EXP2 in float32, a CAST to int).
+It runs before `decompose`, which may decompose what it writes (EXP2 in float32, a CAST to int).
 
 A value of an emulated dtype is held as its bits, in uint8 or uint16; memory of that dtype becomes memory of those bits.
 Arithmetic is done in float32, which holds every small float exactly, and each result is rounded back: that is what an
@@ -8,9 +8,8 @@ op on the small dtype means. Two exceptions round less: a REDUCE accumulates in 
 multiplication with log2(e) and its EXP2, which together are exp(x), nothing is rounded.
 
 Conversions use integer operations, or the target's own where it names the dtype in `native_casts`; they are exact, or
-round once to nearest even. float64 and wide integers come to
-float32 rounded to odd (an inexact result gets an odd last bit), after which a second rounding to fewer bits is right.
-"""
+round once to nearest even. float64 and wide integers are first rounded to odd in float32 (an inexact result gets an odd
+last bit), after which a second rounding to fewer bits is exact."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ SIGN_BIT = 0x80000000
 
 def emulate_dtypes(root: UOp, target: Target) -> UOp:
     """The graph with arithmetic, memory and constants of each small float that is not in `target.native` replaced.
-    float64 has nothing to be emulated with: a user who asks for it on a target without it is told so."""
+    float64 is not emulated: on a target without it, it is an error of the user."""
     emulated = SMALL_FLOATS - target.native
     nodes = toposort(root)
     if dtypes.float64 not in target.native:
@@ -58,7 +57,7 @@ def check_no_doubles(nodes: list[UOp], target: Target) -> None:
 
 class Emulation:
     """One run. `done` maps a node to its replacement, which for a value of an emulated dtype is its bits; `wide` maps
-    those values whose float32 form is known without a conversion."""
+    values to their float32 form where that exists without a conversion."""
 
     def __init__(self, emulated: frozenset[DType], native_casts: frozenset[DType] = frozenset()) -> None:
         self.emulated = emulated
@@ -103,7 +102,7 @@ class Emulation:
             src = tuple(self.widened(source) for source in node.src)
             total = UOp(node.op, dtypes.float32, src, node.arg)
             if node.op is Ops.ACC:
-                self.wide[node] = total  # a register that holds more than its dtype; what is read from it is rounded
+                self.wide[node] = total  # a register wider than its dtype: what is read from it is rounded
             return self._narrow(total, node.dtype)
         if node.op is Ops.WHERE or not node.op.is_elementwise:
             src = tuple(self.done[source] for source in node.src)
@@ -127,7 +126,7 @@ class Emulation:
     def _convert(self, node: UOp) -> UOp:
         source, target = node.src[0], node.dtype
         if node.op is Ops.BITCAST:
-            # A small float is its bits already, on either side.
+            # A small float is already held as its bits, as source and as target.
             return self.done[source].bitcast(storage_dtype(target) if target in self.emulated else target)
         if target in self.emulated:
             return (
@@ -171,7 +170,8 @@ def widen(bits: UOp, dtype: DType) -> UOp:
     magnitude_mask = (1 << (dtype.bits - 1)) - 1
     magnitude = word & magnitude_mask
     # Exponent and mantissa in their bits of float32, and the difference of the biases. A subnormal number gets a
-    # leading bit, which a subtraction takes away: no number here is denormal in float32, which some kernels flush.
+    # leading bit, which a subtraction removes, so that no intermediate is denormal in float32: some kernels flush
+    # denormals.
     bias = (1 << (dtype.exponent_bits - 1)) - 1
     placed = magnitude << (23 - dtype.mantissa_bits)
     led = (placed + ((128 - bias) << 23)).bitcast(dtypes.float32)
@@ -201,7 +201,7 @@ def narrow(x: UOp, dtype: DType) -> UOp:
     dropped = 23 - dtype.mantissa_bits
     # Constants wrap: the difference of the biases is taken away.
     normal = _drop_bits(magnitude + ((bias - 127) << 23), dropped)
-    # Adding this power of two leaves the number's subnormal bits, rounded by the addition, in the lowest bits.
+    # Adding this power of two moves the bits of a subnormal result to the lowest bits of the mantissa, and rounds them.
     exponent = 1 - bias + dropped
     subnormal = (magnitude.bitcast(dtypes.float32) + 2.0**exponent).bitcast(dtypes.uint32) - ((127 + exponent) << 23)
     value = (magnitude < ((128 - bias) << 23)).where(subnormal, normal)
@@ -219,7 +219,8 @@ def _drop_bits(bits: UOp, count: int) -> UOp:
 def _saturate(magnitude: UOp, value: UOp, dtype: DType) -> UOp:
     """`value`, or the bits of infinity or NaN, by the bits of the float32 it was made from."""
     if dtype is dtypes.float8_e4m3:
-        # 464 lies half way between the largest number, 448, and the next, and goes to 448, which is even.
+        # 464 is half way between 448, the largest number, and the next one; the tie goes to 448, whose mantissa is
+        # even.
         return (magnitude > 0x43E80000).where(value.const_like(0x7F), value)
     infinity = ((1 << dtype.exponent_bits) - 1) << dtype.mantissa_bits
     nan = value.const_like(infinity | 1 << (dtype.mantissa_bits - 1))
@@ -232,7 +233,7 @@ def _saturate(magnitude: UOp, value: UOp, dtype: DType) -> UOp:
 
 
 def to_float32(x: UOp) -> UOp:
-    """A float32 that, rounded to at most 11 bits, gives what x itself would."""
+    """A float32 that rounds to the same number of at most 11 bits as x itself."""
     if x.dtype is dtypes.float64:
         return _double_to_odd(x)
     if x.dtype.is_int and (x.vmin < -(1 << 24) or x.vmax > 1 << 24):
@@ -251,7 +252,7 @@ def _double_to_odd(x: UOp) -> UOp:
 
 
 def _integer_to_odd(x: UOp) -> UOp:
-    """An integer with at most 24 significant bits; the lowest of them is set where bits below it were lost."""
+    """The integer truncated to at most 24 significant bits, with the lowest of them set where bits were lost."""
     result = x
     dropped = 12
     # From 2**(dropped + 12) up to the next step numbers lose `dropped` bits: at least 13 are left, at most 24.

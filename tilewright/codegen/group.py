@@ -24,7 +24,7 @@ from tilewright.graph.walk import map_graph, toposort
 _LOOP_KINDS = frozenset({AxisType.LOOP, AxisType.REDUCE})
 # The ids of ranges over partials start here, above those of any axis of a kernel.
 _PARTIAL_ID = 1 << 21
-# More partials are combined in a loop, not unrolled.
+# The most partials that are combined unrolled; more are combined in a loop.
 _MAX_UNROLLED = 8
 
 
@@ -49,8 +49,8 @@ def _group_axes(node: UOp) -> list[UOp]:
 
 
 class GroupWriter:
-    """Lowers one reduction. Its `layout` is that of the kernel before lowering: lowered sources may depend on fewer
-    threads, never on more."""
+    """Lowers one reduction. `layout` is that of the kernel before lowering, since lowered sources may depend on fewer
+    threads."""
 
     def __init__(self, threads: Threads, layout: GroupLayout, reduce: UOp, slot: int) -> None:
         self.layout = layout
@@ -102,7 +102,7 @@ class GroupWriter:
         return UOp(Ops.REDUCE, dtype, (self.load(version, part), part), self.reduce.arg)
 
     def is_fold_enough(self) -> bool:
-        """Whether one more exchange inside a warp combines the partials of all warps."""
+        """Whether the partials of all warps fit one warp, which combines them by another exchange."""
         parts, width = self.layout.parts, self.layout.width
         return len(self.groups) == 1 and 1 < parts <= width and parts & (parts - 1) == 0
 
@@ -120,9 +120,9 @@ class GroupWriter:
         return part + (last // self.layout.width if self.layout.width > 1 else last)
 
     def position(self, part: UOp) -> UOp:
-        """The index of a partial in local memory: those of one total are contiguous, for each element of the tile and
-        each thread along the other axes. Where the fastest threads are of another axis, those are contiguous instead:
-        neighbours are in different banks."""
+        """The index of a partial in local memory: the partials of one total are contiguous, for each element of the
+        tile and each thread along the other axes. Where the fastest threads belong to another axis, that axis is
+        contiguous instead, so that adjacent threads use different banks."""
         others = [(self.axes[lane], self.sizes[lane]) for lane in self.layout.others]
         digits = [*others, *((tile, int(tile.src[0].arg)) for tile in self.layout.tiles), (part, self.layout.parts)]
         if others and self.layout.others[-1] == len(self.axes) - 1:

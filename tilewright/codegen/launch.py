@@ -14,13 +14,13 @@ from tilewright.graph.uop import UOp, index_const, memory_of
 from tilewright.graph.walk import exchange_axis, map_graph, substitute, toposort
 
 LOOP_KINDS = frozenset({AxisType.LOOP, AxisType.REDUCE})
-# The number of the barriers between reading an element and overwriting it.
+# The id of the barriers between reading an element and overwriting it.
 _BEFORE_STORE = -2
 
 
 def share_threads(sink: UOp) -> tuple[UOp, Threads]:
-    """The kernel with one axis for each axis of the work-group, and those axes, the fastest last. Later passes take
-    them as the thread layout: computed again from merged axes, it could come out in another order.
+    """The kernel with one axis for each axis of the work-group, and those axes, the fastest last. Later passes use them
+    as the thread layout, because a layout computed from the merged axes could have another order.
 
     before: max over g0 of 256, sum over g1 of 256, out[l] for local l of 256
     after:  the three on one axis of 256 threads: a thread writes the elements of a row that it has read
@@ -85,8 +85,8 @@ def mask_stores(sink: UOp) -> UOp:
 
 
 def _masked(index: UOp, missing: list[UOp], value: UOp | None) -> UOp:
-    """The index, masked to the first thread along each axis. Memory that the kernel also reads is not overwritten
-    before all threads have computed `value`, for which they read it."""
+    """The index, masked to the first thread along each axis. Where the kernel also reads this memory, a barrier keeps
+    it from being overwritten before all threads have read it for `value`."""
     memory, position, *valid = index.src
     mask = missing[0].eq(0)
     for axis in missing[1:]:
@@ -97,7 +97,7 @@ def _masked(index: UOp, missing: list[UOp], value: UOp | None) -> UOp:
 
 
 def drop_idle_barriers(sink: UOp) -> UOp:
-    """Removes barriers that only the start of the kernel comes before: the loops they named have become the grid."""
+    """Removes barriers before which nothing happens: the loops that they named have become the grid."""
 
     def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
         if node.op is not Ops.AFTER:

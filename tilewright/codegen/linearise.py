@@ -80,8 +80,8 @@ class Lineariser:
         return found
 
     def _place_closed_loops(self) -> None:
-        """Outer ones first: an inner one may lie inside the loops of an outer one. Of loops that are closed together
-        those that more stores depend on lie outside: a store happens once in each iteration of its own ranges."""
+        """Outer reductions first, since an inner one may be nested in the loops of an outer one. Of loops that one node
+        closes, those that more stores depend on are outside: a store happens once per iteration of its own ranges."""
         stores = [node for node in self.nodes if node.op is Ops.STORE]
         for node in reversed(self.nodes):
             if node.op is not Ops.REDUCE and node.op is not Ops.END:
@@ -92,7 +92,7 @@ class Lineariser:
                 path = self.paths.setdefault(loop, (*path, loop))
 
     def _done(self, node: UOp) -> tuple[Point, ...]:
-        """What has to be over before `node` counts as done: for an effect that END closes, its whole loop."""
+        """What must be complete before `node` counts as complete: for an effect that END closes, its whole loop."""
         found = self.done_points.get(node)
         if found is None:
             found = self.done_points[node] = tuple(dict.fromkeys(self._points_of(node)))
@@ -112,7 +112,7 @@ class Lineariser:
     # ------------------------------------------------------------ accumulators
 
     def _make_accumulators(self) -> None:
-        """An accumulator for each reduction; every other node over the results of reductions."""
+        """Makes an accumulator for each reduction, and rebuilds every other node on the results."""
 
         def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
             if node.op is not Ops.REDUCE:
@@ -144,14 +144,14 @@ class Lineariser:
                 self._order(point, (node, path))
 
     def _place_trip_count(self, loop: UOp) -> None:
-        """A loop comes after what counts its iterations."""
+        """A loop comes after the nodes that compute its trip count."""
         path = self.paths.get(loop)
         if path is not None:
             for point in self._done(loop.src[0]):
                 self._order(point, (loop, path[:-1]))
 
     def _order(self, first: Point, then: Point) -> None:
-        """In the innermost block that holds both, `then` (or the loop it is in) comes after `first`."""
+        """In the innermost block that contains both, `then` (or its loop) comes after `first` (or its loop)."""
         depth = 0
         for left, right in zip(first[1], then[1], strict=False):
             if left is not right:
@@ -196,7 +196,7 @@ class Lineariser:
             _, _, _, member = heapq.heappop(ready)
             placed += 1
             if member in block.inner:
-                loop = self.replaced[member]  # its size may depend on a reduction
+                loop = self.replaced[member]  # its trip count may depend on a reduction
                 order.append(loop)
                 self._emit(block.inner[member], order)
                 order.append(UOp(Ops.END, dtypes.void, (loop,)))
@@ -229,8 +229,8 @@ Version = frozenset[UOp]
 
 
 def version_of(index: UOp) -> Version:
-    """The effects that the memory behind an INDEX has seen. Its ranges name the loop of the access: they are no
-    effects."""
+    """The effects that come before an access to the memory of an INDEX. The ranges among them name the loop of the
+    access, and are not effects."""
     seen: set[UOp] = set()
     while index.op is Ops.INDEX or index.op is Ops.AFTER:
         if index.op is Ops.AFTER:

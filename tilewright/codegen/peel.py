@@ -1,12 +1,12 @@
-"""The last iteration of a padded reduction, taken out of its loop. In: a kernel, for a target whose vectors have no
-masks. Out: the same kernel, in which the loads of such a loop need no mask.
+"""Peels the last iteration off the loop of a padded reduction. In: a kernel, for a target whose vectors have no masks.
+Out: the same kernel, in which the loads of such a loop need no mask.
 
     before: for k in 6554: acc += a[k*4 + u] where k*4 + u < 26214
     after:  for k in 6553: acc += a[k*4 + u]
             acc += a[26212 + u] where u < 2
 
-Only the last iteration of a loop over a padded axis reaches past its end. A processor with masked vector loads needs no
-such difference; others would branch on whether a vector is whole, once for each load."""
+Only the last iteration of a loop over a padded axis reaches past its end. A processor with masked vector loads does not
+need this; others would branch for each load on whether the vector is whole."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, index_const
 from tilewright.graph.walk import map_graph, size_of, substitute, toposort
 
-# Loops of fewer iterations are not worth a second copy of their body.
+# The fewest iterations of a loop that is worth a second copy of its body.
 MIN_ITERATIONS = 4
 
 

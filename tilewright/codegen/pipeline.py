@@ -42,7 +42,7 @@ class Lowering(KernelState):
 
 
 def on_sink(run: Callable[[UOp], UOp]) -> Callable[[Lowering], None]:
-    """A pass of the kernel alone."""
+    """Makes a pass of a function of the kernel alone."""
 
     def run_pass(lowering: Lowering) -> None:
         lowering.sink = run(lowering.sink)
@@ -51,7 +51,7 @@ def on_sink(run: Callable[[UOp], UOp]) -> Callable[[Lowering], None]:
 
 
 def on_target(run: Callable[[UOp, Target], UOp]) -> Callable[[Lowering], None]:
-    """A pass that depends on what the target has."""
+    """Makes a pass of a function of the kernel and the target."""
 
     def run_pass(lowering: Lowering) -> None:
         lowering.sink = run(lowering.sink, lowering.target)
@@ -95,7 +95,7 @@ PASSES: tuple[Pass[Lowering], ...] = (
 
 
 def lower(sink: UOp, target: Target, scheduled: UOp | None = None) -> Program:
-    """`scheduled` is the kernel before its transforms: what they pad it with is not counted as its work."""
+    """`scheduled` is the kernel before its transforms, whose padding does not count as work."""
     with stage_timer("codegen"):
         flops, bytes_moved = estimate_work(sink if scheduled is None else scheduled)
         lowering = Lowering(sink, target)
@@ -137,7 +137,7 @@ def assemble_program(lowering: Lowering, flops: int, bytes_moved: int) -> Progra
 
 
 def check_atomics(body: tuple[UOp, ...], lowering: Lowering) -> None:
-    """Refuses a kernel that combines values in memory in a way that the target has not."""
+    """Refuses a kernel with atomic updates that the target lacks."""
     for node in body:
         if node.op is Ops.STORE and node.arg is not None and node.src[1].dtype not in lowering.target.atomics:
             name, device, dtype = lowering.sink.arg.name, lowering.target.name, node.src[1].dtype.name
@@ -146,7 +146,7 @@ def check_atomics(body: tuple[UOp, ...], lowering: Lowering) -> None:
 
 
 def section_axis(sink: UOp) -> UOp:
-    """The axis of the launch that numbers the sections of a kernel, behind all of its own axes."""
+    """The launch axis that numbers the sections of a kernel; its id follows those of all other axes."""
     numbers = [node.arg.id[0] for node in toposort(sink) if node.op is Ops.RANGE]
     axis = Axis((max(numbers, default=-1) + 1,), AxisType.GLOBAL)
     return UOp(Ops.RANGE, dtypes.int32, (const(dtypes.int32, sink.arg.sections),), axis)

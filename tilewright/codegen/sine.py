@@ -2,8 +2,8 @@
 and WHERE alone, for every finite number; NaN for infinities. `decompose` calls this for the targets that lack SIN.
 
 |x| = n*pi/2 + r; by n modulo 4 the sine is sin(r), cos(r), -sin(r) or -cos(r), times the sign of x, and the cosine is
-that of one n more. Near angles, which most are, are reduced in a few steps. Others need as many bits of 1/pi as
-their size asks for: in float64 for a float32 where the target has it, in integers elsewhere.
+that of one n more. Small angles, the common case, are reduced in a few steps. Large ones need bits of 1/pi that depend
+on their exponent: in float64 for a float32 where the target has it, in integers elsewhere.
 
 Greatest errors found, in units in the last place, with and without contraction to FMA: float32 1.54, float64 1.52; of
 the cosine in integers 1.61.
@@ -108,8 +108,8 @@ def _inverse_pi_chunk(start: int, count: int) -> float:
 def _reduce_in_double(magnitude: UOp) -> tuple[UOp, UOp]:
     """(r, n with its last two bits right) for the float32 |x| of these bits, in float64.
 
-    2/pi is cut in pieces. Those whose product with x is a multiple of 4 are left out, which of them is decided by the
-    size of x; of the next three, the products with the first two are exact, so only the last additions round."""
+    2/pi is cut in pieces. The exponent of x decides which pieces are skipped, because their product with x is a
+    multiple of 4. Of the next three, the products with the first two are exact, so only the last additions round."""
     x = magnitude.bitcast(dtypes.float32).cast(dtypes.float64)
     widths = (CHUNK, CHUNK, 53)
     pieces = [x.const_like(2.0 * _inverse_pi_chunk(k * CHUNK, width)) for k, width in enumerate(widths)]
@@ -118,7 +118,7 @@ def _reduce_in_double(magnitude: UOp) -> tuple[UOp, UOp]:
         chunks = [2.0 * _inverse_pi_chunk((skipped + k) * CHUNK, width) for k, width in enumerate(widths)]
         pieces = [is_small.where(piece, chunk) for piece, chunk in zip(pieces, chunks, strict=True)]
     high, middle, low = (x * piece for piece in pieces)
-    # From 2**54 on doubles are multiples of 4: this takes away a multiple of 4.
+    # Doubles from 2**54 on are multiples of 4, so this subtracts a multiple of 4.
     high = high - ((high + 2.0**54) - 2.0**54)
     shifter = 1.5 * 2.0**52
     rounded = ((high + middle) + low) + shifter
@@ -144,7 +144,7 @@ def _reduce_in_words(magnitude: UOp, dtype: DType) -> tuple[UOp, UOp]:
     # The first half word is rounded to nearest: next to 0 it is 0 on both sides, and nothing cancels.
     first = ((signed >> half) + ((signed >> (half - 1)) & 1)).cast(dtype) * 2.0**-half
     second = signed.cast(form.half_signed).cast(dtype) * 2.0**-word
-    # A few bits fewer make the integer non-negative when signed, for which the conversion is cheaper.
+    # Dropping a few bits makes the integer non-negative when signed, whose conversion is cheaper.
     spare = word - form.mantissa - 2
     third = ((low << 2) >> spare).bitcast(form.signed).cast(dtype) * 2.0 ** (spare - 2 * word)
     rest = first * form.half_pi_high + (first * form.half_pi_low + (second + third) * (math.pi / 2))
@@ -168,7 +168,7 @@ def _inverse_pi_window(offset: UOp, form: Format) -> list[UOp]:
         words = [is_set.where(words[k + step], words[k]) for k in range(step + 3)]
     shift = offset & (word - 1)
     reverse = shift ^ (word - 1)
-    # Shifting by 1 and then by what is left keeps a shift by the whole word from being asked for.
+    # Shifting by 1 first avoids a shift by the whole width of a word.
     return [(words[k] << shift) | ((words[k + 1] >> 1) >> reverse) for k in range(3)]
 
 

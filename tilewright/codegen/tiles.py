@@ -18,7 +18,7 @@ from tilewright.graph.walk import size_of, toposort
 Coordinates = tuple[int, ...]
 
 _ACCESSES = (Ops.LOAD, Ops.STORE)
-# An access of fewer contiguous elements is no slower element by element.
+# The fewest contiguous elements for which a vector access is faster than single ones.
 MIN_LANES = 4
 
 
@@ -49,7 +49,7 @@ def _steps(node: UOp) -> dict[UOp, int] | None:
     return dict(form.terms)
 
 
-# A longer expression is computed by the kernel: it would be evaluated again for every element and every use.
+# The longest expression that is evaluated here, for every element and every use; the kernel computes longer ones.
 MAX_KNOWN_NODES = 32
 
 
@@ -90,7 +90,7 @@ class TileFacts:
         self._vector: dict[UOp, UOp | None] = {}
         self._outer: dict[UOp, tuple[UOp, ...]] = {}
         self._needed: set[UOp] = set()
-        self._around: dict[UOp, set[UOp]] = {}  # of each load the axes of what is computed from it
+        self._around: dict[UOp, set[UOp]] = {}  # for each load the axes of the values computed from it
         self.priority = self._vector_priority(program)
         for node in program.body:
             self._axes[node] = self._axes_of(node)
@@ -122,8 +122,9 @@ class TileFacts:
         return self._axes.get(node, ())
 
     def vector_axis(self, node: UOp) -> UOp | None:
-        """The axis whose elements are lanes. An access takes the one that it walks with stride 1, to move
-        whole vectors; arithmetic the one that most operands have; else it is the one that most accesses walk so."""
+        """The axis whose elements are lanes. For an access, the axis along which it has stride 1, so that whole vectors
+        move; for arithmetic, the axis that most operands have; otherwise the one along which most accesses have stride
+        1."""
         if node not in self._vector:
             self._vector[node] = self._choose_vector_axis(node)
         return self._vector[node]
@@ -145,8 +146,8 @@ class TileFacts:
         return max(candidates, key=lambda axis: (votes.count(axis), self.priority[axis]))
 
     def _is_scattered(self, load: UOp) -> bool:
-        """Whether the elements, at a stride, are splatted into vectors along an axis that the load does not have: a
-        factor of a product. Something else, a bias, may read the load's own axis with stride 1."""
+        """Whether the elements of a strided load are broadcast into vectors along an axis that the load does not have,
+        as a factor of a product is. Another operand, such as a bias, may have stride 1 along the load's own axis."""
         steps = tile_part(load.src[0].src[1])[1]
         own = [axis for axis in self.axes(load) if axis in self.priority]
         if any(abs(steps.get(axis, 1)) <= 1 for axis in own):
@@ -155,8 +156,8 @@ class TileFacts:
         return max(around, key=self.priority.__getitem__, default=own[0]) not in own
 
     def _walked(self, access: UOp) -> UOp | None:
-        """The axis along which an access has stride 1, where it has enough elements for a vector. A tile axis of a
-        store will do, too: the tile is then transposed in registers."""
+        """The axis along which an access has stride 1, where it has enough elements for a vector. For a store it may be
+        any tile axis: the tile is then transposed in registers."""
         steps = tile_part(access.src[0].src[1])[1]
         usable = (a for a in (*self.priority, *self._stored) if steps.get(a) == 1 and size_of(a) >= MIN_LANES)
         return next(usable, None)
@@ -166,7 +167,7 @@ class TileFacts:
         return 0 if axis is None else size_of(axis)
 
     def outer_axes(self, node: UOp) -> tuple[UOp, ...]:
-        """The tile axes whose elements are values of their own."""
+        """The tile axes along which each element is a separate value."""
         found = self._outer.get(node)
         if found is None:
             vector = self.vector_axis(node)
@@ -180,9 +181,9 @@ class TileFacts:
         return list(itertools.product(*(range(size_of(axis)) for axis in self.outer_axes(node))))
 
     def _vector_priority(self, program: Program) -> dict[UOp, tuple[int, int]]:
-        """The UPCAST axes that some access walks with stride 1, or with a stride of the terms that are unrolled
-        into each of their elements, and how many elements are accessed so in the loops around. An operand of a product
-        is accessed in every iteration of the sum: parameters that only scale its result do not outvote it."""
+        """The UPCAST axes that some access walks with stride 1, or with a stride of the terms that are unrolled into
+        each of their elements, each weighted by the number of such accesses in all iterations. An operand of a product
+        is accessed in every iteration of the sum, so that it outweighs parameters that only scale the result."""
         counts: dict[UOp, int] = {}
         open_loops: list[UOp] = []
         for node in program.body:
@@ -203,7 +204,8 @@ class TileFacts:
     # ------------------------------------------------------------ need and updates
 
     def _mark_needed(self, program: Program) -> None:
-        """What reaches a store. A position needs its base alone: steps along a tile are constants of the text."""
+        """Marks the nodes that a store depends on. Of a position only the base is needed: offsets along a tile are
+        constants in the text."""
         for node in reversed(program.body):
             if node.op in (Ops.STORE, Ops.ACCUMULATE, Ops.BARRIER, Ops.RANGE):
                 self._needed.add(node)
@@ -215,7 +217,7 @@ class TileFacts:
                 if base is not None:
                     self._needed.add(base)
             elif node.op in (Ops.DOT, Ops.TILE_DOT):
-                # Which rows and columns a thread has is the tensor core's own.
+                # The tensor core determines the rows and columns of a thread.
                 self._needed.update(node.src[2:4] if node.op is Ops.DOT else ())
                 if node.op is Ops.TILE_DOT and node.arg.left is None:
                     self._needed.add(node.src[0])

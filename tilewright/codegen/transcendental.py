@@ -1,7 +1,7 @@
 """Takes the source of an EXP2 or LOG2. Gives its value in adds, multiplications, bit operations and WHERE alone.
 
-`decompose` calls this for the targets that lack these ops. Nothing here branches or looks up a table, so that a value
-may be emitted as a vector. SIN is in `sine.py`, which uses what this file knows of float types.
+`decompose` calls this for the targets that lack these ops. There are no branches and no table lookups, so that a value
+may be emitted as a vector. SIN is in `sine.py`, which uses the `Format` of this file.
 
 Products that feed an addition are exact wherever a rounding error would matter, so that the results stay within the
 stated errors whether or not the compiler contracts to FMA. Greatest errors found, in units in the last place, with
@@ -29,9 +29,9 @@ LN_2 = 0.6931471805599453
 
 @record
 class Format:
-    """What the functions know of a float type. `ln2_high` times a whole exponent is exact, so is `half_pi_high` times
-    an integer of half the type's width, and so are the first two `half_pi_parts` times the quarter turns in
-    `largest_near`. The tables hold the coefficients of polynomials p, lowest power first."""
+    """Constants of a float type. `ln2_high` times a whole exponent is exact, so is `half_pi_high` times an integer of
+    half the type's width, and so are the first two `half_pi_parts` times the quarter turns in `largest_near`. The
+    tables hold the coefficients of polynomials p, lowest power first."""
 
     mantissa: int
     bias: int
@@ -42,7 +42,7 @@ class Format:
     half_pi_low: float
     half_pi_parts: tuple[float, float, float]
     largest_near: float  # the angles below are reduced with `half_pi_parts`
-    root_half_bits: int  # the bits of sqrt(1/2), where a mantissa is cut
+    root_half_bits: int  # the bits of sqrt(1/2), where mantissas are divided
     largest_exp: float  # the largest number whose exp is finite
     ln2_high: float
     ln2_low: float
@@ -207,7 +207,8 @@ def polynomial(x: UOp, coefficients: tuple[float, ...]) -> UOp:
 
 
 def _bounded(x: UOp, low: float, high: float, beyond: float) -> UOp:
-    """At least low, and `beyond` above high; NaN stays. What x is known to keep is left out."""
+    """x clamped to at least `low`, and `beyond` above `high`; NaN stays NaN. Comparisons that the range of x decides
+    are omitted."""
     least, greatest = float_range(x)
     if least < low:
         x = (x < low).where(x.const_like(low), x)
@@ -215,14 +216,14 @@ def _bounded(x: UOp, low: float, high: float, beyond: float) -> UOp:
 
 
 def _is_tame(x: UOp, form: Format, unit: float) -> bool:
-    """Whether every value of e**(x / unit * ln 2) is finite and normal."""
+    """Whether 2**(x / unit) is finite and normal for every x."""
     low, high = float_range(x)
     return low > (2 - form.bias) * unit and high < (form.bias - 1) * unit
 
 
 def _shifter(form: Format, is_tame: bool) -> float:
-    """A number whose addition rounds to a whole n; taking it away gives n. In the low bits it leaves the exponent of
-    2**n with its bias where that is normal, else n + 2*bias."""
+    """The constant whose addition rounds to an integer n; subtracting it again gives n. The low bits of the sum are the
+    biased exponent of 2**n where that is normal, else n + 2*bias."""
     return 1.5 * 2.0**form.mantissa + (form.bias if is_tame else 2 * form.bias)
 
 
@@ -243,8 +244,9 @@ def _times_power(value: UOp, shifted: UOp, is_tame: bool) -> UOp:
 def _exp2(x: UOp) -> UOp:
     form = FORMATS[x.dtype]
     is_tame = _is_tame(x, form, 1.0)
-    # At the lower end both factors of `_times_power` are 0: a masked-out -inf does not pay for an underflow. Past the
-    # upper end both are infinite: a product that overflows only when it is rounded may be joined with a sum before.
+    # At the lower end both factors of `_times_power` are 0, so that a masked-out -inf does not take the time of an
+    # underflow. Past the upper end both are infinite: a product that overflows only by rounding might be contracted to
+    # FMA first.
     x = _bounded(x, -2.0 * form.bias, form.largest_exp2, 2.0 * form.bias + 2.0)
     shifted = x + _shifter(form, is_tame)
     return _times_power(polynomial(x - (shifted - _shifter(form, is_tame)), form.exp2), shifted, is_tame)
@@ -268,7 +270,7 @@ def _logarithm(x: UOp, table: tuple[float, ...], unit_high: float, unit_low: flo
     lift = form.mantissa + 1
     is_subnormal = x < 2.0 ** (1 - form.bias)
     bits = is_subnormal.where(x * 2.0**lift, x).bitcast(form.unsigned)
-    # The exponent is kept positive by an offset, because vector units lack the signed shift of 64 bits.
+    # An offset keeps the exponent positive, because vector units lack a signed 64-bit shift.
     offset = form.bias + lift + 2
     cut = bits.const_like(form.root_half_bits - (offset << form.mantissa))
     cut_subnormal = bits.const_like(form.root_half_bits - ((offset - lift) << form.mantissa))
@@ -279,7 +281,7 @@ def _logarithm(x: UOp, table: tuple[float, ...], unit_high: float, unit_low: flo
     exponent = ((position >> form.mantissa) | holder).bitcast(x.dtype) - (2.0**form.mantissa + offset)
     correction = fraction * polynomial(fraction, table)
     if unit_low:
-        # Joined with what is small already, the low part costs no rounding that counts.
+        # Added to a small number, the low part causes no rounding error that matters.
         correction = correction + exponent * unit_low
         exponent = exponent * unit_high
     value = exponent + (fraction + correction)
@@ -296,7 +298,7 @@ def _logarithm_of_special(x: UOp, value: UOp) -> UOp:
 
 Range = tuple[float, float]
 UNKNOWN: Range = (-math.inf, math.inf)
-# A limit lies close to the function that needs it; a choice has two sides to look at.
+# How deep to look: a limit is close to the function that needs it, and each choice doubles the work.
 DEPTH = 6
 
 
@@ -321,8 +323,8 @@ def float_range(x: UOp, known: Mapping[UOp, Range] | None = None, depth: int = D
 
 
 def _choice_range(x: UOp, known: Mapping[UOp, Range], depth: int) -> Range:
-    """Each side is looked at with what the comparison says of its operands there. On the second side that is nothing
-    where the other operand may be NaN, which is no less and no greater than any number."""
+    """The range of each side, given what the comparison implies for its operands there. On the second side it implies
+    nothing where the other operand may be NaN, since comparisons with NaN are false."""
     condition, yes, no = x.src
     smaller, larger = condition.src
     (low, high), (other_low, other_high) = (float_range(source, known, depth - 1) for source in condition.src)

@@ -15,7 +15,7 @@ from tilewright.graph.ops import Axis, AxisType, Ops
 from tilewright.graph.uop import UOp, index_const, memory_of
 from tilewright.graph.walk import exchange_axis, toposort
 
-# The fewest sums that an instruction of any target updates at once.
+# The fewest lanes of a dot-product instruction of any target.
 MIN_LANES = 4
 
 
@@ -24,7 +24,7 @@ def split_vectors(sink: UOp, target: Target) -> UOp:
     before: for u in 48 (UPCAST): out[i*48 + u] = ...
     after:  for u0 in 3 (UPCAST): for u1 in 16 (UPCAST): out[i*48 + u0*16 + u1] = ...
     """
-    if target.has_local:  # a thread of a work-group names each element
+    if target.has_local:  # a thread of a work-group computes single elements
         return sink
     if target.dot_products:
         sink = group_terms(sink, target)
@@ -39,7 +39,7 @@ def split_vectors(sink: UOp, target: Target) -> UOp:
         is_long = length < size and any(size > target.lanes(index.dtype) for index in walked)
         lanes = [target.lanes(total) for index, (step, total) in groups.items() if _walks(index, axis, step)]
         if lanes:
-            # Each lane takes in a group, and instructions are as long as a register.
+            # Each lane sums a group of terms, and an instruction fills a register.
             length = min(length, *lanes)
             is_long = length < size
         if is_long and length > 1:
@@ -74,7 +74,7 @@ def group_terms(sink: UOp, target: Target) -> UOp:
             size = int(axis.src[0].arg) if axis.src[0].is_const else 0
             if axis.arg.kind is AxisType.UPCAST and is_walked and size % (terms * MIN_LANES) == 0:
                 lanes, group = _range(axis, size // terms, 0), _range(axis, terms, 1, AxisType.UNROLL)
-                # One product a kernel, as in a user's own: what is left of the others is looked at in the new kernel.
+                # One product at a time; further ones, as in a user's kernel, are found in the new kernel.
                 return group_terms(exchange_axis(sink, axis, lanes * terms + group), target)
     return sink
 

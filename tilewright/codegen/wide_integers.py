@@ -1,12 +1,12 @@
 """Takes a kernel graph of scalar nodes and a target. Gives the graph with 64-bit integers computed in 32-bit words.
 
-It is the last pass before `linearise`, for index maths may turn out to need 64 bits; a target that has int64 and uint64
-gets the graph back as it is. What `decompose` promises about IDIV, MOD, SHL, SHR and casts of floats holds here.
+It is the last pass before `linearise`, because index maths may need 64 bits; for a target with int64 and uint64 it does
+nothing. What `decompose` promises about IDIV, MOD, SHL, SHR and casts of floats holds here.
 
 A value is one of three things. *Small*: its bounds prove that it fits in an int32, and so it is computed in one; most
 index maths is. *Words*: two uint32. *Whole*: a 64-bit number that is only moved: loaded, stored, carried by a
-reduction. All that a renderer has to know of 64-bit integers after this pass is what `RESIDUE` says; a pair of words in
-memory has the bytes of a 64-bit integer, little end first.
+reduction. After this pass a renderer needs only the 64-bit operations in `RESIDUE`; a pair of words in memory has the
+bytes of a 64-bit integer, little end first.
 
     before: STORE(out[i], LOAD(a[i]) + 1)                      int64
     after:  x = CAST(LOAD(a[i]), uint64)
@@ -59,7 +59,7 @@ def split_wide_integers(root: UOp, target: Target) -> UOp:
 
 
 def combine_words(op: Op, x: UOp, y: UOp) -> UOp:
-    """`op`, which a reduction folds with, on two 64-bit integers that are whole: for a renderer's accumulators."""
+    """The fold `op` of a reduction on two whole 64-bit integers, for a renderer's accumulators."""
     splitting = Splitting(Target("", native=frozenset(dtypes.all) - WIDE_INTEGERS))
     folded = UOp(op, x.dtype, (x, y))
     for node in toposort(folded):
@@ -90,8 +90,8 @@ def _nested_loops(root: UOp, loop: UOp, target: Target) -> UOp:
 
 
 class Splitting:
-    """One run. `done` maps a node to its replacement, if that is a single one: memory, a whole number, or anything that
-    is not a 64-bit integer. `smalls` and `pairs` hold the other forms of a value."""
+    """One run. `done` maps a node to its replacement, if that is one node: memory, a whole number, or a value that is
+    not a 64-bit integer. `smalls` and `pairs` hold the other forms of a value."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -168,7 +168,7 @@ class Splitting:
                     "split the tensor, or use another device",
                     location=node.line,
                 )
-            # Where the mask holds, the position is that of an element: 32 bits tell which.
+            # Where the mask is true, the position is in range, and 32 bits suffice.
             if position.op is Ops.ADD and self.small(position) is None:
                 found = self.narrowed(position.src[0]) + self.narrowed(position.src[1])
             else:
@@ -180,7 +180,7 @@ class Splitting:
     # ------------------------------------------------------------ values of 64 bits
 
     def _split(self, node: UOp) -> UOp | None:
-        """Notes the small or the words of a value; a whole number is returned."""
+        """Records a value as small or as words; returns it where it is whole."""
         small = self._narrow(node)
         if small is not None:
             self.smalls[node] = small
@@ -211,7 +211,7 @@ class Splitting:
         if node.op is Ops.REDUCE:
             return self._narrow_reduce(node)
         if node.op is Ops.SHR and node.src[1].is_const:
-            # It only gets nearer to 0, or to -1.
+            # The result is nearer to 0, or to -1, than the operand.
             return self.smalls[node.src[0]] >> min(int(node.src[1].arg), WORD_BITS - 1)
         if node.op in _NARROWED and fits_int32(node):
             src = tuple(self.smalls[source] if source in self.smalls else self.done[source] for source in node.src)
@@ -220,13 +220,13 @@ class Splitting:
 
     def _narrow_cast(self, node: UOp) -> UOp | None:
         source = node.src[0]
-        # A negative number that becomes unsigned has other bounds: they are those of the result.
+        # A negative number that becomes unsigned has other bounds, so those of the result are used.
         if source.dtype.is_float or not fits_int32(node):
             return None
         return self.smalls.get(source) if source.dtype in WIDE_INTEGERS else self.done[source].cast(dtypes.int32)
 
     def _narrow_reduce(self, node: UOp) -> UOp | None:
-        """A reduction whose every partial result fits: extrema, and sums of few or little."""
+        """A reduction whose partial results all fit in an int32: extrema, and sums of few or small terms."""
         value, *ranges = node.src
         if node.arg is Ops.ADD:
             count = math.prod(int(axis.vmax) + 1 for axis in ranges)

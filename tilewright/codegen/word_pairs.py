@@ -1,8 +1,8 @@
 """Arithmetic on 64-bit integers as pairs of 32-bit words. In: the words of the operands. Out: the words of the result,
 in ops on uint32 and int32 alone. `wide_integers`, a pass of codegen, builds with these what a target lacks.
 
-Words are uint32; a signed number is its two's complement. A word that is known stays a constant: what is added to 0 or
-multiplied by 0 costs nothing. The divisor of a division is at least 1, and the amount of a shift is below 64."""
+Words are uint32; a signed number is its two's complement. A known word stays a constant, so that adding 0 or
+multiplying by 0 costs nothing. The divisor of a division is at least 1, and the amount of a shift is below 64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORD_BITS = 32
 WORD_MASK = (1 << WORD_BITS) - 1
 _HALF_BITS = 16
 _HALF_MASK = (1 << _HALF_BITS) - 1
-# Of float32: bits of the mantissa, and the exponent that 1.0 is stored with.
+# Of float32: the bits of the mantissa, and the biased exponent of 1.0.
 _MANTISSA_BITS = 23
 _EXPONENT_BIAS = 127
 
@@ -88,12 +88,12 @@ def _select(condition: UOp, yes: UOp, no: UOp) -> UOp:
 
 
 def _spilled(x: UOp, amount: UOp) -> UOp:
-    """The bits that leave a word at the top when it is shifted left by an amount below 32."""
+    """The bits shifted out of a word by a left shift of less than 32."""
     return (x >> 1) >> (amount ^ (WORD_BITS - 1))
 
 
 def _leading_zeros(x: UOp) -> tuple[UOp, UOp]:
-    """How many zeros a word begins with, where it is not 0; and the word shifted left by as many."""
+    """The number of leading zeros of a word that is not 0, and the word shifted left by it."""
     count = ZERO
     for step in (16, 8, 4, 2, 1):
         is_clear = x < (1 << (WORD_BITS - step))
@@ -179,13 +179,13 @@ def shift_right(x: Words, amount: UOp, signed: bool) -> Words:
         return Words(_word_right(x.high, count - WORD_BITS, signed) if count > WORD_BITS else x.high, high)
     within, is_far = _split_amount(amount)
     moved = _word_right(x.high, within, signed)
-    # What leaves the high word at its bottom enters the low one at the top.
+    # The bits shifted out of the high word enter the low word at its top.
     entering = (x.high << 1) << (within ^ (WORD_BITS - 1))
     return Words(is_far.where(moved, (x.low >> within) | entering), is_far.where(_fill(x, signed), moved))
 
 
 def _split_amount(amount: UOp) -> tuple[UOp, UOp]:
-    """An amount within a word, and whether it goes beyond one."""
+    """The amount modulo 32, and whether it is 32 or more."""
     return amount & (WORD_BITS - 1), (amount & WORD_BITS).ne(0)
 
 
@@ -235,7 +235,7 @@ def divide(x: Words, y: Words, max_divisor: int) -> tuple[Words, Words]:
 
 
 def _divide_by_half(x: Words, divisor: UOp) -> tuple[Words, Words]:
-    """By at most 16 bits, as on paper: a remainder and the next 16 bits of the dividend fit in a word."""
+    """Long division by a divisor of at most 16 bits: a remainder and the next 16 bits of the dividend fit in a word."""
     high = x.high // divisor
     rest = x.high - high * divisor
     digits = []
@@ -247,9 +247,9 @@ def _divide_by_half(x: Words, divisor: UOp) -> tuple[Words, Words]:
 
 
 def _divide(x: Words, y: Words) -> Words:
-    """Both cases go through one division of two words by a word whose top bit is set. A divisor of one word leaves the
-    low word of the quotient to it. Of a longer divisor the first 32 bits, and x / 2, give a quotient of one word that
-    is at most 1 too small after 1 is taken away (Warren, Hacker's Delight, 9-5)."""
+    """Both cases use one division of two words by a word whose top bit is set. For a divisor of one word it gives the
+    low word of the quotient. For a longer divisor, x / 2 by the divisor's first 32 bits gives a quotient of one word
+    that is at most 1 too small after subtracting 1 (Warren, Hacker's Delight, 9-5)."""
     is_short = y.high.eq(0)
     shift, top = _leading_zeros(is_short.where(y.low, y.high))
     divisor = is_short.where(top, top | _spilled(y.low, shift))
@@ -267,7 +267,7 @@ def _divide(x: Words, y: Words) -> Words:
 
 
 def _divide_normalised(x: Words, divisor: UOp) -> UOp:
-    """Two words by one whose top bit is set and which is more than the high word: digit by digit of 16 bits."""
+    """Two words by one word whose top bit is set and which exceeds the high word, in digits of 16 bits."""
     first, rest = _quotient_digit(x.high, x.low >> _HALF_BITS, divisor)
     second, _ = _quotient_digit(rest, x.low & _HALF_MASK, divisor)
     return (first << _HALF_BITS) + second
@@ -291,8 +291,8 @@ def _quotient_digit(x: UOp, following: UOp, divisor: UOp) -> tuple[UOp, UOp]:
 
 
 def to_float32(x: Words, signed: bool) -> UOp:
-    """Rounded once. Of a number beyond a word the first 32 bits are converted, the last of them set where any bit that
-    follows is, and scaled by a power of two."""
+    """Rounded once. Of a number longer than a word the first 32 bits are converted, with the last bit set where any
+    further bit is, and scaled by a power of two."""
     magnitude = select(is_negative(x), negate(x), x) if signed else x
     short = magnitude.low.cast(dtypes.float32)
     shift, top = _leading_zeros(magnitude.high)

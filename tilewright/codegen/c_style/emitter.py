@@ -1,7 +1,7 @@
 """The text of one C kernel under construction. In: lines, and the expressions of nodes. Out: the lines of the body.
 
-A value is one expression for each element of its tile. Nothing here knows the renderer, which decides what to emit, nor
-`memory`, which writes loads and stores."""
+A value is one expression for each element of its tile. It depends neither on the renderer, which decides what to emit,
+nor on `memory`, which writes loads and stores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 
 LINE_LENGTH = 120
-# Axes that codegen adds have numbers above this.
+# Axes that codegen adds have numbers from here on.
 MAX_AXES = 10_000
 _AXIS_NAMES = {
     AxisType.GLOBAL: "global",
@@ -40,7 +40,7 @@ class Emitter:
         self.values: dict[UOp, dict[Coordinates, Expression]] = {}
         self.lines: list[str] = []
         self.depth = 1
-        self.part: dict[UOp, int] = {}  # the element along some tile axes that is being written, alone
+        self.part: dict[UOp, int] = {}  # the element along some tile axes, where only that is written
         self._counts: dict[str, int] = {}
         self._axis_names: dict[UOp, str] = {}
 
@@ -55,7 +55,7 @@ class Emitter:
             self.lines += [line.replace("\u00a0", " ") for line in wrapped]
 
     def masked(self, mask: Expression | None, lines: list[str]) -> None:
-        """Lines that run where the mask is on."""
+        """Lines that run where the mask is true."""
         if mask is not None:
             lines = self.language.conditional(mask, lines)
         for line in lines:
@@ -68,7 +68,8 @@ class Emitter:
         return f"{stem}{number}"
 
     def axis_name(self, axis: UOp) -> str:
-        """By its number in the kernel; axes that codegen adds are numbered in the order of their first use."""
+        """The name of an axis, by its number in the kernel; axes that codegen adds are numbered in the order of their
+        first use."""
         name = self._axis_names.get(axis)
         if name is None:
             stem = _AXIS_NAMES[axis.arg.kind]
@@ -78,13 +79,13 @@ class Emitter:
         return name
 
     def declare(self, dtype: DType, value: Expression, name: str, coordinates: Coordinates = ()) -> Expression:
-        """A name for the value: of a whole tile, or of its element at some coordinates."""
+        """Declares a variable for a value: for a whole tile, or for its element at some coordinates."""
         name = element_name(name, coordinates)
         self.line(f"{self.language.constant(dtype, name)} = {value.text};")
         return Expression(name)
 
     def elements(self, node: UOp) -> Iterator[tuple[Coordinates, dict[UOp, int]]]:
-        """The coordinates of a node's elements, also by axis."""
+        """The coordinates of each element of a node, as a tuple and by axis."""
         axes = self.facts.axes(node)
         part = self.part
         ranges = ((part[axis],) if axis in part else range(size_of(axis)) for axis in axes)

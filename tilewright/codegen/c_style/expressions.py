@@ -1,5 +1,5 @@
-"""Expressions of C as text with a precedence. In: texts of operands. Out: an expression with as few parentheses as its
-readers need. Stands below `language.py`, which says what is written for an op, and below the renderers."""
+"""Expressions of C as text with a precedence. In: texts of operands. Out: an expression with as few parentheses as a
+reader needs. `language.py`, which spells ops, and the renderers use it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ ATOM, UNARY, PRODUCT, SUM, SHIFT, RELATION, EQUALITY, BIT_AND, BIT_XOR, BIT_OR, 
 
 
 class Expression(NamedTuple):
-    """The text of an expression and its precedence. `twin` is another that saves an operation: of a signed integer the
-    same bits as unsigned, of a comparison its negation."""
+    """The text of an expression and its precedence. `twin` is a related expression that saves an operation: for a
+    signed integer the same bits as unsigned, for a comparison its negation."""
 
     text: str
     level: int = ATOM
@@ -36,7 +36,7 @@ LEVELS |= {
     "&&": AND,
     "||": OR,
 }
-# Few readers know the order of these among others, so their operands are always set off.
+# Few readers know the precedence of these, so their operands always get parentheses.
 _OBSCURE = frozenset({"<<", ">>", "&", "^", "|"})
 
 

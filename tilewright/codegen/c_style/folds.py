@@ -19,7 +19,7 @@ Spell = Callable[[UOp, list[Expression]], Expression]
 
 
 def fold_body(language: Language, spell: Spell, op: Op, dtype: DType) -> list[str]:
-    """A value that is used more than once gets a name."""
+    """The lines of the function; a value with several uses gets a name."""
     a, b = (UOp(Ops.VARIABLE, dtype, (), (name, dtype.min, dtype.max)) for name in "ab")
     root = combine_words(op, a, b)
     nodes = toposort(root)

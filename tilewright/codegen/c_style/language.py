@@ -1,6 +1,7 @@
 """How C spells single operations. In: an op, dtypes, the texts of its operands. Out: an expression, or a statement.
-`Language` is C itself; a device's dialect is a subclass in its backend that overrides what differs. What to compute is
-the renderer's business: nothing here knows of tiles or loops. One object serves one program, whose helpers it keeps."""
+`Language` is C itself; a device's dialect is a subclass in its backend that overrides what differs. The renderer
+decides what to compute; tiles and loops are unknown here. An object belongs to one program and collects its helper
+functions."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _BOOL_SYMBOLS: dict[Op, str] = {
     Ops.CMPLT: "<",
 }
 COMPARISONS = frozenset({Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE})
-# The least number is written as a difference: C reads -2147483648 as the negation of a number that has no type.
+# The least number is written as a difference: in C, -2147483648 is the negation of 2147483648, which no int holds.
 _MIN_NEEDS_DIFFERENCE = (dtypes.int32, dtypes.int64)
 
 
@@ -39,7 +40,7 @@ C_KEYWORDS = frozenset(
     )
 )
 
-# Where integers are named by their width, as in OpenCL and Metal.
+# The names of integer types in OpenCL and Metal.
 SHORT_TYPE_NAMES: dict[DType, str] = {
     dtypes.bool: "bool",
     dtypes.int8: "char",
@@ -83,13 +84,13 @@ class Language:
         dtypes.uint64: "ull",
         dtypes.float32: "f",
     }
-    # In front of a pointer, by what it points into; and in front of a function that is not a kernel.
+    # Qualifiers of a pointer, by its address space; and of a function that is not a kernel.
     spaces: ClassVar[dict[AddrSpace, str]] = {AddrSpace.GLOBAL: "", AddrSpace.LOCAL: "", AddrSpace.REG: ""}
     helper_qualifier: ClassVar[str] = "static inline"
     restrict: str = ""
-    leave: ClassVar[str] = "return;"  # the statement with which a thread without work ends
-    needs_braces: ClassVar[bool] = False  # also around one statement
-    # Vector loads and stores: of how many bytes, and whether the address must be a multiple of that.
+    leave: ClassVar[str] = "return;"  # the statement that ends a thread without work
+    needs_braces: ClassVar[bool] = False  # also around a single statement
+    # The sizes of vector loads and stores in bytes, and whether the address must be a multiple of the size.
     vector_bytes: ClassVar[int] = 16
     vectors_are_aligned: ClassVar[bool] = True
 
@@ -107,7 +108,7 @@ class Language:
         return found
 
     def constant(self, dtype: DType, name: str) -> str:
-        """The declaration of a name that keeps its value."""
+        """The declaration of a constant variable."""
         return f"const {self.type_name(dtype)} {name}"
 
     def variable(self, dtype: DType, name: str) -> str:
@@ -171,7 +172,7 @@ class Language:
         raise InternalError(f"{type(self).__name__} has no work-groups")
 
     def launch_number(self, dtype: DType, text: str) -> str:
-        """What is computed from those numbers, as the value of an axis."""
+        """An expression of these numbers as the value of an axis."""
         return text
 
     def declare_local(self, name: str, dtype: DType, size: int) -> str:
@@ -185,11 +186,11 @@ class Language:
         raise InternalError(f"{type(self).__name__} has no barrier")
 
     def warp_fold(self, op: Op, dtype: DType, width: int, value: Expression) -> Expression:
-        """The fold of the value over `width` neighbouring threads, for each of them."""
+        """The fold of the value over `width` adjacent threads; every one of them gets it."""
         raise InternalError(f"{type(self).__name__} has no exchange between threads")
 
     def atomic(self, op: Op, dtype: DType, pointer: Expression, value: Expression) -> str:
-        """A statement that combines a value with what is in memory there, in one step."""
+        """A statement that atomically combines a value with what is in memory."""
         raise InternalError(f"{type(self).__name__} has no atomic operations")
 
     def conditional(self, condition: Expression, lines: list[str]) -> list[str]:
@@ -283,8 +284,8 @@ class Language:
         return self._integer(op, dtype, left, right, wraps)
 
     def quotient(self, dtype: DType, left: Expression, right: Expression) -> Expression:
-        """By a number that a function estimated (`is_estimated`): an error of two units in the last place is that of
-        the function."""
+        """The quotient by a divisor that a device function estimates (`is_estimated`): a quotient with an error of two
+        units in the last place is accurate enough."""
         return infix("/", left, right)
 
     def _integer(self, op: Op, dtype: DType, left: Expression, right: Expression, wraps: bool) -> Expression:
@@ -351,7 +352,7 @@ class Language:
         return Expression(f"{name}({operand.text})")
 
     def helper(self, name: str, text: str) -> None:
-        """Asks for a small function in front of the kernel."""
+        """Adds a helper function in front of the kernel."""
         self.helpers.setdefault(name, f"{self.helper_qualifier} {text}")
 
 

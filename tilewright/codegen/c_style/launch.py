@@ -1,5 +1,5 @@
 """The shape of a launch. In: a `Program`. Out: how many work-groups and threads run along x, y and z, and how each axis
-of the program is found from their numbers. Renderer and device both ask here, so that they cannot disagree."""
+of the program is computed from their numbers. Renderer and device both use it, so that they agree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Sizes = tuple[int, int, int]
 @record
 class AxisPlace:
     """An axis is `index // stride % size` of the index along a dimension; `is_last` where no modulo is needed.
-    `dimension` is None where the index is that of all dimensions together, x the fastest."""
+    `dimension` is None where the index is linear over all dimensions, x the fastest."""
 
     axis: UOp
     dimension: int | None
@@ -42,12 +42,13 @@ class Launch:
 
 
 def has_groups(program: Program) -> bool:
-    """Whether it matters which threads are one work-group: they have axes of their own, or local memory."""
+    """Whether the program depends on which threads form a work-group: it has axes of threads, or local memory."""
     return bool(program.local_ranges) or any(node.op in (Ops.DEFINE_LOCAL, Ops.BARRIER) for node in program.body)
 
 
 def argument_slots(program: Program) -> tuple[int, ...]:
-    """The slot of each buffer that a launch gives, in order: each parameter of all sections, then the next one."""
+    """The slot of each buffer that a launch gives, in order: the first parameter of every section, then the second of
+    every section, and so on."""
     starts = [number * program.section_buffers for number in range(program.sections)]
     return tuple(start + param.slot for param in program.params for start in starts)
 

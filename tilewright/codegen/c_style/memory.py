@@ -1,7 +1,7 @@
 """Loads and stores of tiles in C. In: LOAD and STORE nodes. Out: lines.
 
 The elements of a tile are at constant offsets from a base. Contiguous elements are accessed as one vector where the
-base is known to be a multiple of the vector's length; elements at one address are loaded once. Where its mask is off,
+base is known to be a multiple of the vector's length; elements at one address are loaded once. Where its mask is false,
 an access touches no memory: a load is one side of `?:`, a store stands under an `if`."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_ALIGNMENT = 64
 
 
 def alignment(node: UOp | None, depth: int = 12) -> int:
-    """A power of two that divides the integer. None stands for 0."""
+    """A power of two that divides the integer; None for 0, which every power of two divides."""
     if node is None:
         return MAX_ALIGNMENT
     if node.op is Ops.CONST:
@@ -46,7 +46,7 @@ def alignment(node: UOp | None, depth: int = 12) -> int:
 
 
 class Row(NamedTuple):
-    """What elements of a tile share: their base, their mask, and the value where it is off."""
+    """What elements of a tile share: their base, their mask, and the value where the mask is false."""
 
     base: Expression | None
     mask: Expression | None
@@ -99,7 +99,7 @@ class CStyleMemory:
         return all(offset + lane in free for lane in range(width))
 
     def _named(self, row: Row, count: int) -> Row:
-        """A base and a mask with several uses get a name."""
+        """Names a base and a mask that have several uses."""
         if count < 2:
             return row
         emitter = self.emitter
@@ -188,7 +188,7 @@ class CStyleMemory:
             row = self._named(row, len(runs))
             lines = []
             for offset, width in runs:
-                # Elements of a tile at one address are equal, so the first is stored for all.
+                # Elements of a tile with the same address are equal, so one of them is stored.
                 firsts = [places[offset + lane][0] for lane in range(width)]
                 values = [emitter.operand(value, dict(zip(axes, first, strict=True))) for first in firsts]
                 if place.dtype.is_bool:
@@ -197,7 +197,7 @@ class CStyleMemory:
             self.emitter.masked(row.mask, lines)
 
     def _combine(self, node: UOp, row: Row, places: dict[int, list[Coordinates]]) -> None:
-        """Atomic updates, one for each element: two at one address are both done."""
+        """Atomic updates, one for each element, also where two have the same address."""
         place, value = node.src
         axes = self.emitter.facts.axes(node)
         row = self._named(row, sum(map(len, places.values())))

@@ -40,7 +40,7 @@ class CStyleRenderer:
         self.memory = CStyleMemory(self.emitter)
         self.inlined = self._find_inlined()
         self.positions = self._find_positions()
-        self.early: set[UOp] = set(program.variables)  # what is there before the body
+        self.early: set[UOp] = set(program.variables)  # values that exist before the body
 
     def render(self) -> str:
         params = [(param, self._param_name(param)) for param in self.program.params]
@@ -67,8 +67,8 @@ class CStyleRenderer:
                 self.emit_node(node)
 
     def emit_in_parts(self, body: Sequence[UOp], axes: Sequence[UOp]) -> None:
-        """Nodes without loops, one after the other for each element along some tile axes: a large tile written value by
-        value would need registers for all of its elements. What does not depend on the axes comes first."""
+        """Nodes without loops, one after the other for each element along some tile axes: a large tile that is computed
+        op by op would need registers for all of its elements. What does not depend on the axes comes first."""
         if not axes or any(node.op in (Ops.RANGE, Ops.END, Ops.BARRIER) for node in body):
             self.emit_body(body)
             return
@@ -138,8 +138,8 @@ class CStyleRenderer:
                 self.emitter.line(language.select_section(self.program, param, self._param_name(param), section))
 
     def _leave_outside(self, axis: UOp) -> None:
-        """The grid is that of the greatest sizes: work-groups beyond the size that a launch gives have nothing to do.
-        All threads of a work-group leave, so no barrier waits for one."""
+        """The grid covers the maximum sizes; work-groups beyond the size that a launch gives leave at once. All threads
+        of a work-group leave, so no barrier waits for one."""
         if axis.src[0].is_const:
             return
         below = set(toposort(axis.src[0])) - self.early
@@ -343,7 +343,7 @@ class CStyleRenderer:
         self.emitter.values[node] = values
 
     def _fold(self, op: Op, dtype: DType, parts: list[Expression]) -> Expression:
-        """As a balanced tree, whose additions are independent."""
+        """Folds the parts as a balanced tree, whose additions are independent."""
         while len(parts) > 1:
             pairs = [parts[n : n + 2] for n in range(0, len(parts), 2)]
             parts = [self._join(op, dtype, *pair) for pair in pairs]
@@ -362,13 +362,13 @@ class CStyleRenderer:
         self.emitter.values[node] = values
 
 
-# Ops whose result is as exact as their operands.
+# Ops that pass on the error of an operand.
 _PASSED_ON = frozenset({Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG})
 
 
 def is_estimated(node: UOp, depth: int = 4) -> bool:
-    """Whether a number is made of a power that a function of the device estimates, as the divisor of a sigmoid is: its
-    last digits are the function's, so that no quotient by it is rounded exactly."""
+    """Whether a number is computed from a power that a device function estimates, such as the divisor of a sigmoid: the
+    estimate's error remains, so an exactly rounded quotient gains nothing."""
     if node.op is Ops.EXP2:
         return True
     sources = node.src if node.op in _PASSED_ON else node.src[1:] if node.op is Ops.WHERE else ()

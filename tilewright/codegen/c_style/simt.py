@@ -1,5 +1,5 @@
 """The dialect that CUDA and HIP share: C++ for cards whose work-groups run in warps. In: a `Program`. Out: the spelling
-of its launch, of local memory and of 16-byte vectors. No header is needed, so a run-time compiler has all it takes."""
+of its launch, of local memory and of 16-byte vectors. It needs no header, which a run-time compiler may not find."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.graph.records import Param, Program
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, memory_of
 
-# More local memory than this must be asked for at the launch, and is one array without a size.
+# More local memory than this is requested at the launch, and is one array without a size.
 STATIC_LOCAL_BYTES = 48 << 10
 DYNAMIC_LOCAL = "dynamic_shared"
 LOCAL_ALIGNMENT = 16
@@ -76,11 +76,13 @@ class SimtLanguage(Language):
         raise NotImplementedError
 
     def warp_fold(self, op: Op, dtype: DType, width: int, value: Expression) -> Expression:
-        """Every thread of the warp is there: a fold stands in no branch, and the group's size is a multiple of it."""
+        """All threads of the warp take part: a fold is never inside a branch, and the group's size is a multiple of the
+        warp's."""
         exchanged = self.type_name(dtype if dtype in _EXCHANGED else dtypes.int32)
         name = f"fold_{op.name.lower()}_{dtype.name}_{width}"
         kind = self.type_name(dtype)
-        # Received before it is combined: `x || y` evaluates y only where x is false, and every thread must be there.
+        # The exchange is a separate statement: `x || y` evaluates y only where x is false, and every thread must take
+        # part in it.
         received = f"const {kind} y = ({kind}){self.exchange(f'({exchanged})x', 'distance')};"
         folded = self.binary(op, dtype, Expression("x"), Expression("y")).text
         loop = f"for (int distance = {width // 2}; distance > 0; distance /= 2) {{ {received} x = {folded}; }}"
@@ -88,7 +90,7 @@ class SimtLanguage(Language):
         return Expression(f"{name}({value.text})")
 
     def atomic(self, op: Op, dtype: DType, pointer: Expression, value: Expression) -> str:
-        if op is Ops.ADD:  # of bits: there is none for signed integers of 64
+        if op is Ops.ADD:  # on the bits: there is none for signed 64-bit integers
             dtype = dtypes.uint32 if dtype.itemsize == 4 else dtypes.uint64
         kind = {dtypes.int64: "long long", dtypes.uint64: "unsigned long long"}.get(dtype) or self.type_name(dtype)
         name = f"atomic{op.name.capitalize()}"
@@ -102,7 +104,7 @@ class SimtLanguage(Language):
 
     def make_vector(self, dtype: DType, elements: list[str]) -> str:
         kind = self.memory_type(dtype)
-        # A braced list does not narrow: what C computes in int is said to be of the element's type.
+        # A braced list may not narrow, so what C computes in int is cast to the element's type.
         given = [f"({kind})({element})" if dtype.bits < 32 else element for element in elements]
         return f"{self.vector_type(dtype, len(elements))}{{{', '.join(given)}}}"
 
@@ -137,7 +139,7 @@ def local_memories(program: Program) -> list[UOp]:
 
 
 def dynamic_local_bytes(program: Program) -> int:
-    """The local memory that the launch must ask for; 0 where the kernel declares all of it."""
+    """The bytes of local memory that the launch requests; 0 where the kernel declares all of it."""
     total = sum(_rounded(memory) for memory in local_memories(program))
     return total if total > STATIC_LOCAL_BYTES else 0
 
