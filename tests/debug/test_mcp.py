@@ -76,7 +76,7 @@ def test_a_real_client(script: Path, tmp_path: Path) -> None:
             traced = await call("trace", command=[str(script), "one", "--two"], depth=3)
             assert traced["status"] == 0
             assert "to stdout ['one', '--two']" in traced["output"]
-            assert "store MUL float32[2]: it is asked for" in traced["trace"]
+            assert "store MUL float32[2]: it is an output" in traced["trace"]
             shown = await call("show_kernel", file=traced["file"], part="source")
             assert "fmul" in shown["text"] or "*" in shown["text"]
 

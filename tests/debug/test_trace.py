@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 import threading
 from itertools import pairwise
@@ -68,7 +69,7 @@ def test_a_sum_from_its_line_to_machine_code() -> None:
     assert graph[-1].line == line.line
     assert [item.kernel for item in step.items] == [0]
     decisions = {decision.choice: decision.reason for made in all_passes(trace) for decision in made.decisions}
-    assert decisions["store ADD int32[3]"] == "it is asked for"
+    assert decisions["store ADD int32[3]"] == "it is an output"
     assert kernel.opts == ("UPCAST(0, 3)",)
     assert "stride 1 in 2 of 2 accesses" in decisions["UPCAST(0, 3)"]
     assert kernel.expression == "p0[L0] = p1[L0] + 2"
@@ -316,10 +317,25 @@ def test_a_program_is_traced_however_it_ends(end: str, status: int, outcome: str
     assert "given ['a', '--b']" in result.stdout
     assert f": {outcome} after" in result.stdout
     assert "program.py:6  print((Tensor([1.0, 2.0]) * 3).tolist())" in result.stdout
-    assert "store MUL float32[2]: it is asked for" in result.stdout
+    assert "store MUL float32[2]: it is an output" in result.stdout
     found = read_trace(values)
     assert found.outcome == outcome
     assert [kernel.expression for kernel in found.kernels] == ["p0[L0] = p1[L0]*3.0"]
+
+
+def test_the_page_shows_a_true_trace(tmp_path: Path) -> None:
+    """All but the numbers, and the columns of the lines of the package."""
+    page = (Path(__file__).parents[2] / "docs/trace.md").read_text()
+    shown = page.split("```text\n")[1].split("```")[0]
+    script = tmp_path / "program.py"
+    script.write_text("from tilewright import Tensor\nprint((Tensor([1, 2, 3]) + 2).tolist())\n")
+    found = invoke(str(script)).stdout.split("\n\n", 1)[1].replace(f"{tmp_path.name}/", "")
+
+    def words(text: str) -> list[str]:
+        lines = [re.sub(r" +\[tilewright/.*", "", line) for line in text.strip().splitlines()]
+        return [re.sub(r"[\d.]+ (?:[num]?s|GB/s)", "n", line) for line in lines]
+
+    assert words(found) == words(shown)
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_the_overview_and_the_way_to_a_kernel(page: Any, trace: Trace, tmp_path:
 def test_search_finds(page: Any, trace: Trace, tmp_path: Path) -> None:
     show(page, trace, tmp_path, "#/overview")
     for words, kind in (
-        ("it is asked for", "decision"),
+        ("it is an output", "decision"),
         ("relu", "line"),
         ("REDUCE_AXIS float32", "node"),
         ("ret", "assembly"),

@@ -141,7 +141,7 @@ def check_atomics(body: tuple[UOp, ...], lowering: Lowering) -> None:
     for node in body:
         if node.op is Ops.STORE and node.arg is not None and node.src[1].dtype not in lowering.target.atomics:
             name, device, dtype = lowering.sink.arg.name, lowering.target.name, node.src[1].dtype.name
-            message = f"the kernel combines {dtype} in memory by {node.arg.name} in one step, which {device} cannot do"
+            message = f"the kernel updates {dtype} atomically ({node.arg.name}), which {device} does not support"
             raise UnsupportedError(name, message, "use another device", location=node.line)
 
 

@@ -78,7 +78,7 @@ def _nested_loops(root: UOp, loop: UOp, target: Target) -> UOp:
     if loop.arg.kind not in (AxisType.LOOP, AxisType.REDUCE) or not inner or size // inner > dtypes.int32.max:
         raise UnsupportedError(
             "compile",
-            f"{target.name} has no 64-bit integers to count {size or int(loop.vmax) + 1} iterations with",
+            f"a loop of {size or int(loop.vmax) + 1} iterations needs 64-bit integers, which {target.name} lacks",
             "split the tensor, or use another device",
         )
     lengths = ((size // inner, 0), (inner, 1))
@@ -164,7 +164,7 @@ class Splitting:
             if size - 1 > dtypes.int32.max:
                 raise UnsupportedError(
                     "compile",
-                    f"{self.target.name} has no 64-bit integers to find one of {size} elements with",
+                    f"a buffer of {size} elements needs 64-bit integers, which {self.target.name} lacks",
                     "split the tensor, or use another device",
                     location=node.line,
                 )

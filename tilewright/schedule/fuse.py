@@ -116,7 +116,7 @@ def announce_storage(
     if node.op.kind in (Kind.LEAF, Kind.MOVEMENT) or node.op in TRANSPARENT:
         return
     if node in asked_for:
-        reason = "it is asked for"
+        reason = "it is an output"
     elif node in must_store:
         reason = "it is made contiguous, updated, copied, or read across rows by a product"
     choice = f"{'store' if is_stored else 'fuse'} {node.op.name} {node.dtype.name}{list(node.shape)}"

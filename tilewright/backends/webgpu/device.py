@@ -63,7 +63,7 @@ class WebGpuDriver(Driver):
             raise UnsupportedError(
                 "compile",
                 f"kernel {program.name} has {len(program.params)} buffers, {self.target.arch} binds {limit} at most",
-                "realize some of the inputs together, by `contiguous()`, before they meet",
+                "call `contiguous()` on parts of the expression, so that each kernel has fewer inputs",
             )
         largest = int(self.limits["max-storage-buffer-binding-size"])
         for param in program.params:

@@ -39,7 +39,7 @@ def gradients_of(node: UOp, upstream: UOp) -> Gradients:
         )
     rule = RULES.get(node.op)
     if rule is None:
-        reason = node.op.gradient or "it stands in kernels, where gradients are taken no more"
+        reason = node.op.gradient or "it exists only inside kernels, which are not differentiated"
         remedy = "detach() the tensor before this operation, or compute it inside Tensor.no_grad()"
         raise UnsupportedError("gradient", f"{node.op.name} has no gradient: {reason}", remedy, location=node.line)
     return rule(node, upstream)

@@ -55,7 +55,7 @@ def check_store(node: UOp) -> Complaint:
     if value.dtype is not target.dtype:
         return f"stores {value.dtype.name} into a buffer of {target.dtype.name}"
     if node.arg is not None and not (node.arg in ATOMICS and value.dtype in ATOMIC_DTYPES):
-        return f"cannot combine {value.dtype.name} by {node.arg!r} in one step"
+        return f"cannot update {value.dtype.name} atomically by {node.arg!r}"
     return None
 
 
