@@ -20,7 +20,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import max_count
 from tilewright.graph.uop import UOp
-from tilewright.schedule.reduction import FEW_RESULTS, LARGE_REDUCTION, fast_axis, merge_axes
+from tilewright.schedule.reduction import FEW_RESULTS, LARGE_REDUCTION, contiguous_axis, merge_axes
 
 # Elements of a part: enough for the threads of a work-group, and few enough that a core's cache holds the parts of
 # several work-groups.
@@ -82,7 +82,7 @@ def is_taken_in_parts(match: Deviation, is_read_again: bool, target: Target) -> 
     cache."""
     values, axes = match.distance.src[0], match.squares.arg[1]
     shape, first = values.shape, min(axes)
-    if fast_axis(values) != len(shape) - 1:
+    if contiguous_axis(values) != len(shape) - 1:
         return False
     results = max_count(shape[:first])
     size = max_count(shape) // max(results, 1)

@@ -28,7 +28,7 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of, toposort
 from tilewright.schedule.facts import TRANSPARENT, Facts, gather_facts
 from tilewright.schedule.indexing import TRUE
-from tilewright.schedule.reduction import fast_axis
+from tilewright.schedule.reduction import contiguous_axis
 from tilewright.schedule.uses import Plan, Use, is_reducing, loops_over, own_use, push_use, ranges_of, reads_residues
 
 # The most recomputations of an element that count, so that a cast alone is never stored.
@@ -262,7 +262,7 @@ class _Decisions:
         found: UOp | None = node
         while found is not None and found.op is not Ops.REDUCE_AXIS:
             found = next((source for source in found.src if self.facts[source].follows_reduction), None)
-        return found is not None and fast_axis(found.src[0]) in found.arg[1]
+        return found is not None and contiguous_axis(found.src[0]) in found.arg[1]
 
     def _accept_rows(self, node: UOp, use: Use) -> bool:
         rows = ranges_of(use.element)

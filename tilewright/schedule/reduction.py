@@ -72,7 +72,8 @@ def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
         return None
     axis = max(axes, key=lambda a: (source.shape[a] >= FEW_RESULTS, -a, source.shape[a]))
     parts = choose_parts(source.shape[axis], work // results)
-    if parts is None and not group_cores and results >= ENOUGH_ROWS and all(a in axes for a in _fast_axes(source)):
+    is_along_memory = all(own in axes for own in _contiguous_axes(source))
+    if parts is None and not group_cores and results >= ENOUGH_ROWS and is_along_memory:
         return None
     if parts is None and group_cores:
         merged = _merge_reduced(node, axis)
@@ -132,7 +133,7 @@ def _split_columns(node: UOp, work: int, results: int) -> UOp | None:
     """Column sums, such as the gradient of a bias, have one thread per column: too few to fill a card."""
     source = node.src[0]
     _, axes = node.arg
-    if work < LARGE_COLUMNS or results * 8 > MIN_PARTIALS or fast_axis(source) in axes:
+    if work < LARGE_COLUMNS or results * 8 > MIN_PARTIALS or contiguous_axis(source) in axes:
         return None
     axis = max(axes, key=lambda a: source.shape[a])
     max_parts = min(MAX_PARTS, MIN_PARTIALS // results, work // results // MIN_COLUMN_PART)
@@ -142,27 +143,27 @@ def _split_columns(node: UOp, work: int, results: int) -> UOp | None:
     return _split_axis(source, source.shape, node, axis, parts) if parts > 1 else None
 
 
-def fast_axis(node: UOp) -> int:
+def contiguous_axis(node: UOp) -> int:
     """The axis along which the largest tensor that a value reads has stride 1, where its movements tell."""
     if node.op is Ops.PERMUTE:
-        return int(node.arg.index(fast_axis(node.src[0])))
+        return int(node.arg.index(contiguous_axis(node.src[0])))
     if node.op is Ops.RESHAPE:
         given = node.src[0].shape
         long, before = ([axis for axis, size in enumerate(shape) if size != 1] for shape in (node.shape, given))
-        fast = fast_axis(node.src[0])
-        if [node.shape[axis] for axis in long] == [given[axis] for axis in before] and fast in before:
-            return long[before.index(fast)]
+        own = contiguous_axis(node.src[0])
+        if [node.shape[axis] for axis in long] == [given[axis] for axis in before] and own in before:
+            return long[before.index(own)]
     sources = [source for source in node.src if source.shape == node.shape and not _is_repeated(source)]
     is_passed_on = node.op.is_elementwise and len(sources) > 0
-    return fast_axis(sources[0]) if is_passed_on else len(node.shape) - 1
+    return contiguous_axis(sources[0]) if is_passed_on else len(node.shape) - 1
 
 
-def _fast_axes(source: UOp) -> list[int]:
+def _contiguous_axes(source: UOp) -> list[int]:
     """The contiguous axis of a value, or of each of the two factors of a product."""
     value = without_casts(source)
     factors = value.src if value.op is Ops.MUL else (value,)
     bare = [without_casts(factor) for factor in factors]
-    return [fast_axis(factor.src[0] if factor.op is Ops.EXPAND else factor) for factor in bare]
+    return [contiguous_axis(factor.src[0] if factor.op is Ops.EXPAND else factor) for factor in bare]
 
 
 def _is_repeated(node: UOp) -> bool:
@@ -288,7 +289,7 @@ def _split_axis(source: UOp, shape: Shape, node: UOp, axis: int, parts: int) -> 
     """Parts are the first axis where adjacent results are adjacent in what is read: the results of a part are then
     stored contiguously, in vectors; otherwise they would be stored at a stride of `parts`."""
     op, axes = node.arg
-    if max_count(shape[:axis]) > 1 and any(fast not in axes for fast in _fast_axes(source)):
+    if max_count(shape[:axis]) > 1 and any(own not in axes for own in _contiguous_axes(source)):
         split = (*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :])
         order = (axis, *(a for a in range(len(split)) if a != axis))
         first = build.permute(build.reshape(source, split), order)

@@ -4,9 +4,10 @@ its template.
   rows         a reduction along memory (sum of rows, softmax, matrix times vector): the threads of a group share each
                row, adjacent threads on adjacent elements; all reductions of a row and its output loop use the same
                number of threads
-  transpose    an operand whose fast loop is not that of the stores: tiles through local memory
-  columns      a reduction across memory: threads along the fast output loop, which share the reduction if they are few
-  elementwise  vectors along the fast loop, a work-group of adjacent ones"""
+  transpose    an operand whose contiguous loop is not that of the stores: tiles through local memory
+  columns      a reduction across memory: threads along the contiguous output loop; where these are few, several share
+               each reduction
+  elementwise  vectors along the contiguous loop, a work-group of adjacent ones"""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ def match_columns(view: KernelView) -> bool | None:
 
 
 def column_plans(view: KernelView, found: bool) -> tuple[Plan, ...]:
-    reason = "a reduction across memory: threads along the fast output loop, which share the reduction if they are few"
+    reason = "a reduction across memory: threads along the contiguous output loop, several per reduction if few"
     return (Plan("shared columns", reason, partial(tile_groups, view, reduce_columns)),)
 
 
@@ -79,7 +80,7 @@ def reduce_columns(builder: GroupOptBuilder) -> None:
 
 
 def elementwise_plans(view: KernelView, found: bool) -> tuple[Plan, ...]:
-    reason = "vectors along the fast loop, a work-group of adjacent ones"
+    reason = "vectors along the contiguous loop, a work-group of adjacent ones"
     return (Plan("vectors", reason, partial(tile_groups, view, fill_groups)),)
 
 
@@ -119,7 +120,7 @@ def is_crossed(view: KernelView, load: UOp) -> bool:
 
 
 def fill_groups(builder: GroupOptBuilder) -> None:
-    """Vectors along the fast loop, then threads, until the work-group has GROUP_THREADS."""
+    """Vectors along the contiguous loop, then threads, until the work-group has GROUP_THREADS."""
     view = builder.view
     loops = sorted(output_loops(view), key=lambda axis: step_of(axis, view.stores))
     if not loops:
