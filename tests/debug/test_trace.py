@@ -324,16 +324,16 @@ def test_a_program_is_traced_however_it_ends(end: str, status: int, outcome: str
 
 
 def test_the_page_shows_a_true_trace(tmp_path: Path) -> None:
-    """All but the numbers, and the columns of the lines of the package."""
+    """All but the numbers and the lines: another test may have made the same nodes before."""
     page = (Path(__file__).parents[2] / "docs/trace.md").read_text()
     shown = page.split("```text\n")[1].split("```")[0]
     script = tmp_path / "program.py"
     script.write_text("from tilewright import Tensor\nprint((Tensor([1, 2, 3]) + 2).tolist())\n")
-    found = invoke(str(script)).stdout.split("\n\n", 1)[1].replace(f"{tmp_path.name}/", "")
+    found = invoke(str(script)).stdout.split("\n\n", 1)[1]
 
     def words(text: str) -> list[str]:
         lines = [re.sub(r" +\[tilewright/.*", "", line) for line in text.strip().splitlines()]
-        return [re.sub(r"[\d.]+ (?:[num]?s|GB/s)", "n", line) for line in lines]
+        return [re.sub(r"[\d.]+ (?:[num]?s|GB/s)|\S+\.py:\d+", "n", line) for line in lines]
 
     assert words(found) == words(shown)
 
