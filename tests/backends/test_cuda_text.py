@@ -23,7 +23,7 @@ from tilewright.base.events import subscribe
 from tilewright.base.target import ATOMIC_DTYPES, Target
 from tilewright.codegen.pipeline import lower
 from tilewright.engine.compilation.compile import forget_kernels
-from tilewright.graph.kernels import atomics, local_sums, radix
+from tilewright.graph.kernels import atomics, bucket_sums, local_sums, partition, radix
 from tilewright.graph.ops import ATOMICS
 from tilewright.graph.records import KernelInfo, Opt, OptOps, Program
 from tilewright.kernel.optimise import optimise
@@ -177,6 +177,22 @@ def test_the_compiler_takes_sums_in_local_memory(is_spread: bool) -> None:
         program = lower(optimise(kernel, target), target)
         assert compile_text(render_program(program), target.arch)[:4] == b"\x7fELF"
         assert len(program.global_ranges) > 0
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16], ids=str)
+def test_the_compiler_takes_sums_over_a_partition(dtype: DType) -> None:
+    target = cuda_target()
+    for shape, count in (((1, 1 << 20, 1), 1 << 20), ((3, 70000, 5), 60000)):
+        plan = partition.plan_partition(shape, count, dtype, target)
+        assert plan is not None
+        kernels = (
+            partition.order_kernel(True, shape, count, dtype, plan),
+            bucket_sums.sum_kernel(shape, count, dtype, plan),
+        )
+        for kernel in kernels:
+            program = lower(optimise(kernel, target), target)
+            assert compile_text(render_program(program), target.arch)[:4] == b"\x7fELF"
 
 
 @needs_compiler

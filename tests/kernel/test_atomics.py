@@ -38,8 +38,15 @@ FLOAT_KERNELS = {
     "_by_atomics": {"magnitudes_by_index", "add_by_index"},
     "_in_local_memory": {"sum_in_local_memory"},
     "_at_positions": {"max_by_index", "magnitudes_by_index", "add_by_index"},
+    "_by_partition": {"order_by_bucket", "sum_buckets"},
 }
-CLOCKS = {"_by_atomics": "atomic_clocks", "_in_local_memory": "local_clocks", "_at_positions": "compact_clocks"}
+CLOCKS = {
+    "_by_atomics": "atomic_clocks",
+    "_in_local_memory": "local_clocks",
+    "_at_positions": "compact_clocks",
+    "_by_partition": "partition_clocks",
+}
+WAYS = ("_by_index", "local", "bucket")
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +68,7 @@ def choose(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
 
 
 def used(card: CardDriver) -> set[str]:
-    return {name for name in (program.name for program in card.programs) if "_by_index" in name or "local" in name}
+    return {program.name for program in card.programs if any(part in program.name for part in WAYS)}
 
 
 def summed(index: np.ndarray, values: np.ndarray, count: int, kernels: set[str], **facts: int) -> np.ndarray:
@@ -197,7 +204,9 @@ def test_columns_and_parts_of_outputs_in_local_memory(
 
 # shape, axis of the outputs, outputs, whether each element has an index of its own; as measured on an H200 (h200.md)
 CHOICES: dict[str, tuple[tuple[int, int, int], int, bool, set[str]]] = {
-    "one long row": ((1, 1 << 20, 1), 1 << 20, True, {"_by_atomics"}),
+    "one long row": ((1, 1 << 20, 1), 1 << 20, True, {"_by_partition"}),
+    "one row": ((1, 30000, 1), 30000, True, {"_by_atomics"}),
+    "many terms for few outputs": ((1, 1 << 22, 1), 10000, True, {"_by_partition"}),
     "columns of a matrix": ((1, 2265, 2314), 2265, True, {"transposed"}),
     "rows of a matrix": ((8192, 512, 1), 512, True, {"in local memory"}),
     "many rows of an embedding": ((1, 60000, 64), 30000, False, {"_by_atomics"}),
@@ -217,8 +226,10 @@ def test_the_way_with_the_least_estimate_is_taken(name: str) -> None:
     node = build.reduce_axis(Ops.ADD, build.expand(values, whole), (2,))
     target = replace(CARD, cores=132, max_local_bytes=232448)
     first = segments._ways(found, node, target)[0]
-    ways = {False: "in local memory", True: "transposed"}
-    assert {ways[first.args[1]] if isinstance(first, partial) else first.__name__} == wanted
+    name = first.func.__name__ if isinstance(first, partial) else first.__name__
+    if isinstance(first, partial) and name == "_in_local_memory":
+        name = "transposed" if first.args[1] else "in local memory"
+    assert {name} == wanted
 
 
 def test_outputs_beyond_the_cache_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,11 @@ def local_clocks(clocks: float, target: Target) -> float:
     return clocks + target.launch_clocks
 
 
+def partition_clocks(clocks: float, target: Target) -> float:
+    """One kernel orders the terms, another sums them; others store the indices and read the results."""
+    return clocks + 2 * target.launch_clocks
+
+
 def transposed_clocks(sizes: Sizes, itemsize: int, target: Target) -> float:
     """A copy of the values with the terms of a column adjacent. Another kernel stores the indices, in any order, and
     another reads the results."""

@@ -243,6 +243,11 @@ def prepare_graph(outputs: Sequence[UOp], target: Target) -> tuple[list[UOp], tu
             if indexed is not None:
                 by_index.add(stored_root(indexed))
             return split
+        if by_index and made.op is Ops.WHERE:
+            joined = joined_to_sums(made)
+            if joined is not None:
+                note_line(joined, node.line, made)
+                return joined
         if made.op is Ops.CONTIGUOUS and stored_root(made.src[0]) in by_index:
             return made.src[0]  # it has its own kernels, or needs none
         if made.op is Ops.CONTIGUOUS or node in asked_for:
@@ -273,6 +278,18 @@ def indexed_reduction(node: UOp, target: Target) -> UOp | None:
     from tilewright.schedule.segments import reduce_by_index
 
     return reduce_by_index(node, target)
+
+
+def joined_to_sums(node: UOp) -> UOp | None:
+    """A node over sums by index as a part of the kernel that makes them."""
+    from tilewright.schedule.index_results import added_to_own
+
+    made = added_to_own(node)
+    if made is None:
+        return None
+    kernel = storage_node(made)
+    stored = kernel.replace(src=(*kernel.src[:-1], stored_whole(kernel.src[-1])))
+    return UOp(Ops.RESHAPE, made.dtype, (stored,), made.shape)
 
 
 def note_line(node: UOp, line: tuple[str, int] | None, source: UOp) -> None:

@@ -15,7 +15,9 @@ from tilewright.base.target import Target
 from tilewright.graph import build
 from tilewright.graph.gradients.gather import counting_axis
 from tilewright.graph.kernels.atomics import combine_by_number
+from tilewright.graph.kernels.bucket_sums import sum_by_partition
 from tilewright.graph.kernels.local_sums import LocalPlan, plan_local_sums, sum_in_local_memory
+from tilewright.graph.kernels.partition import Partition, plan_partition
 from tilewright.graph.kernels.segments import sum_by_number, sum_few_by_number
 from tilewright.graph.ops import ATOMICS, Ops, reduce_identity
 from tilewright.graph.sizes import is_symbolic
@@ -28,6 +30,7 @@ from tilewright.schedule.index_costs import (
     cache_parts,
     compact_clocks,
     local_clocks,
+    partition_clocks,
     segment_clocks,
     transposed_clocks,
 )
@@ -103,6 +106,9 @@ def _ways(found: IndexedReduction, node: UOp, target: Target) -> tuple[Way, ...]
             copied = transposed_clocks(sizes, dtype.itemsize, target) if is_transposed else 0.0
             way = functools.partial(_in_local_memory, plan, is_transposed)
             estimates[way] = local_clocks(plan.clocks, target) + copied
+    partition = plan_partition((sizes.outer, sizes.terms, sizes.inner), found.outputs, dtype, target)
+    if partition is not None:
+        estimates[functools.partial(_by_partition, partition)] = partition_clocks(partition.clocks, target)
     return tuple(sorted(estimates, key=lambda way: estimates[way]))
 
 
@@ -138,6 +144,14 @@ def _in_local_memory(plan: LocalPlan, is_transposed: bool, found: IndexedReducti
         numbers = build.reshape(build.permute(numbers, (0, 2, 1)), rows)
     sums = sum_in_local_memory(numbers, values, found.outputs, plan)
     return build.permute(build.reshape(sums, (outer, inner, found.outputs)), (0, 2, 1))
+
+
+def _by_partition(plan: Partition, found: IndexedReduction, node: UOp, _: Target) -> UOp | None:
+    shape = node.src[0].shape
+    outer, terms, inner = _sides(found, shape)
+    if max(terms + plan.tile, found.outputs) * outer * inner > MAX_NUMBER:
+        return None
+    return sum_by_partition(*_side_by_side(found, shape), found.outputs, plan)
 
 
 def _by_atomics(found: IndexedReduction, node: UOp, target: Target) -> UOp | None:

@@ -17,6 +17,8 @@ TOTAL = dtypes.int64
 _FRACTION_BITS = 23
 _INFINITY = 0x7F800000
 _LAST_BIT = 150
+# A float's exponent field minus this is the number of bits of its integer part.
+_BIAS = 126
 # Bits of the integer sums, without the sign and one spare bit.
 _SUM_BITS = 62
 # Occurrences of plus and minus infinity are counted in the two halves of an integer.
@@ -40,7 +42,7 @@ def fixed_point(value: UOp, greatest: UOp, terms: int) -> UOp:
     field = bits >> _FRACTION_BITS
     hidden = (field > 0).where(const(MAGNITUDE, 1 << _FRACTION_BITS), const(MAGNITUDE, 0))
     mantissa = (bits & ((1 << _FRACTION_BITS) - 1)) | hidden
-    shift = field.maximum(1) - _exponent(greatest) + _spare_bits(terms)
+    shift = field.maximum(1) - _exponent(greatest) + spare_bits(terms)
     # A shift by more than 31 leaves no bits of a mantissa.
     up, down = shift.maximum(0), (-shift).maximum(0).minimum(31)
     one = const(TOTAL, 1)
@@ -52,12 +54,29 @@ def fixed_point(value: UOp, greatest: UOp, terms: int) -> UOp:
     return (greatest < _INFINITY).where(finite, counted)
 
 
+def exact_spare_bits(greatest: UOp, least: UOp, terms: UOp) -> tuple[UOp, UOp]:
+    """The bits by which the largest of `terms` magnitudes can be shifted left so that their sum does not overflow; and
+    whether all of them are then whole numbers, the least that is not 0 included, and finite."""
+    bits = (terms.maximum(1).cast(dtypes.float32).bitcast(MAGNITUDE) >> _FRACTION_BITS) - _BIAS
+    spare = -bits + (_SUM_BITS - (_FRACTION_BITS + 1))
+    is_whole = (_exponent(least) + spare < _exponent(greatest)).logical_not()
+    return spare, is_whole & (greatest < _INFINITY)
+
+
+def exact_fixed_point(value: UOp, greatest: UOp, spare: UOp) -> UOp:
+    """`fixed_point` of a value that is finite and has no bits to be rounded."""
+    bits = magnitude_of(value)
+    field = bits >> _FRACTION_BITS
+    hidden = (field > 0).where(const(MAGNITUDE, 1 << _FRACTION_BITS), const(MAGNITUDE, 0))
+    mantissa = (bits & ((1 << _FRACTION_BITS) - 1)) | hidden
+    shift = (field.maximum(1) + (spare - _exponent(greatest))).maximum(0)
+    size = mantissa.cast(TOTAL) << shift.cast(TOTAL)
+    return ((value.cast(dtypes.float32).bitcast(MAGNITUDE)) < 0).where(-size, size)
+
+
 def as_float(total: UOp, greatest: UOp, terms: int) -> UOp:
-    """A sum of fixed-point values as float32, scaled by two powers of two: a single one may underflow."""
-    power = _exponent(greatest) - (_LAST_BIT + _spare_bits(terms))
-    half = power >> 1
-    first, second = (((each + 127) << _FRACTION_BITS).bitcast(dtypes.float32) for each in (half, power - half))
-    finite = total.cast(dtypes.float32) * first * second
+    """A sum of fixed-point values as float32."""
+    finite = scaled_to_float(total, greatest, const(MAGNITUDE, spare_bits(terms)))
     positive, negative = (total & ((1 << _HALF_BITS) - 1)).ne(0), (total >> _HALF_BITS).ne(0)
     infinity, nan = (build.const(dtypes.float32, value) for value in (float("inf"), float("nan")))
     special = positive.where(negative.where(nan, infinity), -infinity)
@@ -69,7 +88,16 @@ def _exponent(magnitude: UOp) -> UOp:
     return (magnitude >> _FRACTION_BITS).maximum(1)
 
 
-def _spare_bits(terms: int) -> int:
+def spare_bits(terms: int) -> int:
     """The number of bits by which the largest mantissa can be shifted left so that a sum of `terms` terms does not
     overflow."""
     return _SUM_BITS - (_FRACTION_BITS + 1) - max(1, (terms - 1).bit_length())
+
+
+def scaled_to_float(total: UOp, greatest: UOp, spare: UOp) -> UOp:
+    """A sum as float32 of finite values, of which the largest is shifted left by `spare` bits. It is scaled by two
+    powers of two: a single one may underflow."""
+    power = _exponent(greatest) - (spare + _LAST_BIT)
+    half = power >> 1
+    first, second = (((each + 127) << _FRACTION_BITS).bitcast(dtypes.float32) for each in (half, power - half))
+    return total.cast(dtypes.float32) * first * second

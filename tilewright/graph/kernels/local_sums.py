@@ -34,6 +34,7 @@ from tilewright.graph.records import KernelInfo
 from tilewright.graph.spec import Shape, element_count
 from tilewright.graph.uop import UOp, const
 
+LOCAL_SUMS = "sum_in_local_memory"
 _NUMBER = dtypes.int32
 # Bytes of an output in local memory, and of all that the kernel leaves free.
 CELL_BYTES = MAGNITUDE.itemsize + TOTAL.itemsize
@@ -192,4 +193,4 @@ def local_sum_kernel(is_spread: bool, shape: Shape, count: int, dtype: DType, pl
     effect = store(
         param(0, dtypes.float32, outer * count * inner), (at[0] * count + at[1]) * inner + at[2], total, inside
     )
-    return UOp(Ops.SINK, dtypes.void, (effect,), KernelInfo("sum_in_local_memory", (), fills=(0,)))
+    return UOp(Ops.SINK, dtypes.void, (effect,), KernelInfo(LOCAL_SUMS, (), fills=(0,)))

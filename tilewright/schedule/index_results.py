@@ -1,0 +1,54 @@
+"""What is added to sums by index. In: a node over the sums that a kernel of `segments.py` stores. Out: that kernel with
+the node in its store, so that the sums are not written and read again."""
+
+from __future__ import annotations
+
+from tilewright.graph import build
+from tilewright.graph.kernels.bucket_sums import BUCKET_SUMS
+from tilewright.graph.kernels.custom import CustomKernel
+from tilewright.graph.kernels.local_sums import LOCAL_SUMS
+from tilewright.graph.kernels.nodes import load, param
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import element_count
+from tilewright.graph.uop import UOp
+
+_KERNELS = (LOCAL_SUMS, BUCKET_SUMS)
+
+
+def added_to_own(node: UOp) -> UOp | None:
+    """
+    before: where(sums == 0, own, own + sums)        sums: what a kernel stores
+    after:  what a kernel stores that loads the elements of `own` as well
+    """
+    if node.op is not Ops.WHERE or node.src[2].op is not Ops.ADD or node.src[0].op is not Ops.CMPEQ:
+        return None
+    match, own, added = node.src
+    others = [source for source in added.src if source is not own]
+    if len(others) != 1 or match.src[0] is not others[0] or own.shape != node.shape:
+        return None
+    zero, kernel = build.scalar_of(match.src[1]), _without_moves(others[0])
+    if zero is None or not zero.is_const or zero.arg != 0 or kernel.op is not Ops.CUSTOM_KERNEL:
+        return None
+    call: CustomKernel = kernel.arg
+    (effect, *more) = call.ast.src
+    if call.name not in _KERNELS or more or effect.op is not Ops.STORE:
+        return None
+    place, total = effect.src
+    position, size = len(call.shapes), element_count(own.shape)
+    kept = load(param(position, own.dtype, size), *place.src[1:])
+    whole = total.eq(0).where(kept, kept + total)
+    ast = call.ast.replace(src=(effect.replace(src=(place, whole)),))
+    call = call._replace(
+        ast=ast,
+        shapes=(*call.shapes, own.shape),
+        dtypes=(*call.dtypes, own.dtype),
+        sources=(*call.sources, len(kernel.src)),
+    )
+    found = UOp(Ops.CUSTOM_KERNEL, kernel.dtype, (*kernel.src, own), call)
+    return build.reshape(found, node.shape)
+
+
+def _without_moves(node: UOp) -> UOp:
+    while node.op in (Ops.RESHAPE, Ops.CONTIGUOUS):
+        node = node.src[0]
+    return node
