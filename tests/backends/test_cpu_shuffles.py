@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from tilewright import Tensor, Variable
 from tilewright.backends.cpu.code import llvm
 from tilewright.backends.cpu.device import cpu_target
 from tilewright.backends.cpu.rendering.renderer import render
-from tilewright.backends.cpu.rendering.shuffles import MAX_STRIDE, across, load_strided, transpose
+from tilewright.backends.cpu.rendering.shuffles import MAX_STRIDE, across, fold_rows, load_strided, transpose
 from tilewright.base.target import Target
 from tilewright.codegen.pipeline import lower
 from tilewright.debug import explain
@@ -30,11 +32,12 @@ from tilewright.kernel.templates.choose import choose_opts
 
 SHUFFLE = re.compile(r"shufflevector <(\d+) x T> (\S+), <\1 x T> (\S+), <(\d+) x i32> <(.*)>")
 LOAD = re.compile(r"load <(\d+) x T>, ptr (\d+), align 4")
-Lanes = list[object]
+ADD = re.compile(r"add <\d+ x T> (\S+), (\S+)")
+Lanes = list[Any]
 
 
 class Interpreter:
-    """Runs shuffles and loads. The element at address n is n; a lane that is poison is None."""
+    """Runs shuffles, loads and additions. The element at address n is n; a lane that is poison is None."""
 
     def __init__(self) -> None:
         self.values: dict[str, Lanes] = {}
@@ -47,6 +50,10 @@ class Interpreter:
             first = int(load[2])
             self.touched.update(range(first, first + int(load[1])))
             self.values[name] = list(range(first, first + int(load[1])))
+            return name
+        added = ADD.fullmatch(text)
+        if added is not None:
+            self.values[name] = [a + b for a, b in zip(self.values[added[1]], self.values[added[2]], strict=True)]
             return name
         shuffle = SHUFFLE.fullmatch(text)
         assert shuffle is not None, text
@@ -104,6 +111,15 @@ def test_short_rows_become_long_columns(length: int) -> None:
         assert [run.values[name] for name in columns] == [[(r, c) for r in range(count)] for c in range(length)]
         rounds = length.bit_length() - 1
         assert len(run.values) - count == count - length + length * rounds
+
+
+@pytest.mark.parametrize(("count", "lanes"), [(4, 4), (8, 4), (16, 4), (2, 2), (8, 8)])
+def test_sums_of_rows_are_the_lanes_of_one_vector(count: int, lanes: int) -> None:
+    """A round adds neighbours of two rows: each result but the last is a whole register."""
+    run = Interpreter()
+    run.values.update({f"%row{row}": [Counter({(row, lane): 1}) for lane in range(lanes)] for row in range(count)})
+    total = fold_rows(run, "T", [f"%row{row}" for row in range(count)], lanes)
+    assert run.values[total] == [Counter((row, lane) for lane in range(lanes)) for row in range(count)]
 
 
 @pytest.mark.parametrize("step", range(2, MAX_STRIDE + 1))

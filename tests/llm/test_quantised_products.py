@@ -14,8 +14,16 @@ from tilewright import Context, Tensor, jit
 from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.llm.quantised import product
 from tilewright.llm.quantised.activations import quantise
-from tilewright.llm.quantised.kernels import Tile, many_tokens, one_token, rows_in_lanes, runs_in_lanes, shared_rows
-from tilewright.llm.quantised.layouts import LAYOUTS, unsigned
+from tilewright.llm.quantised.kernels import (
+    Tile,
+    many_tokens,
+    one_token,
+    rows_in_lanes,
+    runs_in_lanes,
+    shared_rows,
+    sums_in_lanes,
+)
+from tilewright.llm.quantised.layouts import LAYOUTS, layout_of, unsigned
 from tilewright.llm.quantised.types import TYPES
 from tilewright.llm.quantised.weight import QuantisedWeight
 
@@ -94,14 +102,15 @@ def test_chosen_experts_alone_are_multiplied(kind: str, rows: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K"])
-def test_kernels_on_the_emulator(kind: str) -> None:
+@pytest.mark.parametrize("is_signed", [False, True])
+def test_kernels_on_the_emulator(kind: str, is_signed: bool) -> None:
     """Which finds races, reads of memory that nobody wrote and accesses out of bounds."""
-    layout, columns = LAYOUTS[kind], TYPES[kind].size
+    layout, columns = layout_of(kind, is_signed, is_signed), TYPES[kind].size
     blocks, rows = random_blocks(kind, 4, columns), random_rows(4, columns)
     weights = decoded(kind, blocks)
     parts = product.parts_of_a_run(layout)
     in_lanes = rows_in_lanes if layout.scales == 1 else runs_in_lanes
-    single = [in_lanes, one_token] if layout.is_packed else [one_token]
+    single = [in_lanes, one_token, sums_in_lanes] if layout.is_packed else [one_token, sums_in_lanes]
     for make in single:
         kernel = make(layout, TYPES[kind].nbytes, Tile(2, 1), "single")
         x = Tensor(rows[:1], device="PYTHON")

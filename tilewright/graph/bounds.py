@@ -187,6 +187,21 @@ def xor_bounds(node: Node) -> Bounds:
     return any_value(node)
 
 
+def shl_bounds(node: Node) -> Bounds:
+    """A shift by less than the width multiplies; `bounds_of` drops what may have wrapped."""
+    (low, high), (fewest, most) = node.src[0].bounds, node.src[1].bounds
+    if fewest < 0 or most >= node.dtype.bits:
+        return any_value(node)
+    return (min(low << fewest, low << most), max(high << fewest, high << most))
+
+
+def shr_bounds(node: Node) -> Bounds:
+    (low, high), (fewest, most) = node.src[0].bounds, node.src[1].bounds
+    if fewest < 0 or most >= node.dtype.bits:
+        return any_value(node)
+    return (min(low >> fewest, low >> most), max(high >> fewest, high >> most))
+
+
 def check_bounds(node: Node) -> Bounds:
     low, high = node.src[0].bounds
     if low >= 0 or not node.arg.wraps:

@@ -6,6 +6,9 @@ Out: UOps of kernels in which integer dot products of fields and activations are
                  acc[lane] += scale * x_scale * dot[lane]
                  rest      += minimum * x_sum    the sum of a part's activations, times their scale
 
+Where a vector has 4 lanes, the dot products of 4 or more parts are added up pairwise to one vector with a lane for each
+(`sums_in_lanes`), which is converted and scaled at once: a conversion takes as long as four dot products.
+
 Where a vector has more lanes than a part, `rows_in_lanes` and `runs_in_lanes` take several rows at once: their scales
 are converted as one vector, which is a large part of the work for 32 weights.
 
@@ -17,7 +20,8 @@ each group of 4 weights is broadcast."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.records import NamedTuple
@@ -86,6 +90,51 @@ def one_token(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callable[..
             total = total + add_up(layout.minimum(data, part) * sums[token, source, first].load(), block, *parts)
         end = (tile_row, tile_token, pick, inner_row, inner_token)
         return out[token, pick, row].set(total, end=end).sink(arg=KernelInfo(name, ()))
+
+    return kernel
+
+
+def sums_in_lanes(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callable[..., UOp]:
+    """As `one_token`, with a lane for each scale of a block, or for each of 4 blocks that have one scale."""
+    blocks = 4 if layout.scales == 1 else 1
+
+    def kernel(out: UOp, weights: UOp, chosen: UOp | None, values: UOp, scales: UOp, sums: UOp) -> UOp:
+        tokens, picks, rows = out.shape
+        tile_row, inner_row = UOp.range(rows // tile.rows, 0, AxisType.THREAD), UOp.range(tile.rows, 1, AxisType.UNROLL)
+        token, pick = UOp.range(tokens, 2), UOp.range(picks, 3)
+        source = pick if values.shape[1] > 1 else 0
+        row = inner_row * (rows // tile.rows) + tile_row
+        expert = chosen[token, pick].load().cast(dtypes.index) if chosen is not None else 0
+        width = min(tile.width, layout.length // TERMS)
+
+        def total(first: UOp, count: int, ids: Iterator[int], *loops: UOp) -> UOp:
+            """The sum over `count` blocks from `first` on, and over loops."""
+            scaled = UOp.range(count * layout.scales, next(ids), AxisType.UPCAST)  # a lane for each scale
+            inner = UOp.range(layout.parts // layout.scales, next(ids), AxisType.UNROLL)
+            block, part = (first, scaled) if layout.scales > 1 else (scaled + first, inner)
+            step = UOp.range(layout.length // TERMS // width, next(ids), AxisType.UNROLL)
+            lane = UOp.range(width, next(ids), AxisType.UPCAST)
+            term = UOp.range(TERMS, next(ids), AxisType.UNROLL)
+            data = bytes_at(weights, nbytes, block, expert, row)
+            element = (step * width + lane) * TERMS + term
+            field = layout.field(data, part, element)
+            activation = values[token, source, (block * layout.parts + part) * layout.length + element].load()
+            product = field.cast(dtypes.int32) * activation.cast(dtypes.int32)
+            dot = add_up(product, inner, step, lane, term).cast(dtypes.float32)
+            number = first * layout.scales + scaled
+            found = dot * (layout.scale(data, part) * scales[token, source, number].load())
+            if layout.minimum is not None:
+                found = found + layout.minimum(data, part) * sums[token, source, number].load()
+            return add_up(found, *loops, scaled)
+
+        ids = itertools.count(5)
+        groups, rest = divmod(values.shape[2] // (layout.parts * layout.length), blocks)
+        parts = [total(index_const(groups * blocks), rest, ids)] if rest else []
+        if groups:
+            group = UOp.range(groups, 4, AxisType.REDUCE)
+            parts.append(total(group * blocks, blocks, ids, group))
+        end = (tile_row, token, pick, inner_row)
+        return out[token, pick, row].set(sum(parts[1:], parts[0]), end=end).sink(arg=KernelInfo(name, ()))
 
     return kernel
 
@@ -243,9 +292,9 @@ def staged_fields(
     thread, from which groups of 4 are broadcast as they are loaded."""
     row, inner = UOp.range(tile.rows, 10, AxisType.UNROLL), UOp.range(layout.together, 11, AxisType.UNROLL)
     element = UOp.range(layout.length, 12, AxisType.UPCAST)
-    memory = UOp.placeholder((tile.rows, layout.together, layout.length), dtypes.uint8, 0).after(*loops)
     data = bytes_at(weights, nbytes, loops[0], tile_row * tile.rows + row)
     field = layout.field(data, layout.part(outer, inner), element)
+    memory = UOp.placeholder((tile.rows, layout.together, layout.length), field.dtype, 0).after(*loops)
     return memory[row, inner, element].set(field, end=(row, inner, element))
 
 

@@ -3,7 +3,8 @@ Out: the field of the element, and the scale and the minimum of the part: a weig
 
 A block is `parts` runs of `length` elements, one behind the other; each part lies in contiguous bytes, which parts
 share: the low nibbles are one part, the high nibbles another. `scales` of the parts differ; where it is 1, all parts
-have one scale. Fields are below 128, or signed: a dot-product instruction then needs no correction."""
+have one scale. Fields are below 128, or signed: a dot-product instruction then needs no correction. For instructions
+that multiply signed bytes they are signed in every format (`layout_of`)."""
 
 from __future__ import annotations
 
@@ -87,19 +88,32 @@ def _nibble(first: int) -> Callable[[Bytes, UOp, UOp], UOp]:
     return field
 
 
-def _bit(byte: UOp, number: UOp, nibble: UOp) -> UOp:
-    """16 where a bit of the byte is set. Tested with a mask: vectors of bytes have no shifts by different amounts."""
+def _with_bit(nibble: UOp, byte: UOp, number: UOp) -> UOp:
+    """A nibble and 16 where a bit of the byte is set. The bit is tested with a mask: vectors of bytes have no shifts by
+    different amounts."""
     mask = (number * 0 + 1) << number
-    return (byte & mask.cast(byte.dtype)).ne(0).where(nibble.const_like(16), nibble.const_like(0))
+    is_set = (byte & mask.cast(byte.dtype)).ne(0)
+    return nibble | is_set.where(nibble.const_like(16), nibble.const_like(0))
 
 
-def _five_bits(high: int, low: int) -> Callable[[Bytes, UOp, UOp], UOp]:
+def _with_sign(nibble: UOp, byte: UOp, number: UOp) -> UOp:
+    """The same less 16, as a signed byte: a result of a comparison has all bits set or none, and its high bits are
+    those of the sign."""
+    mask = (number * 0 + 1) << number
+    is_clear = (byte & mask.cast(byte.dtype)).eq(0)
+    return (nibble | is_clear.where(nibble.const_like(0xF0), nibble.const_like(0))).bitcast(dtypes.int8)
+
+
+Joined = Callable[[UOp, UOp, UOp], UOp]
+
+
+def _five_bits(high: int, low: int, join: Joined = _with_bit) -> Callable[[Bytes, UOp, UOp], UOp]:
     """A nibble, and a bit for each of the 32 elements in order."""
 
     def field(block: Bytes, part: UOp, element: UOp) -> UOp:
         number = part * 16 + element
         nibble = _shifted(block.packed(element + low), part * 4) & 15
-        return nibble | _bit(block.packed(number // 8 + high), number % 8, nibble)
+        return join(nibble, block.packed(number // 8 + high), number % 8)
 
     return field
 
@@ -148,9 +162,12 @@ def _field_q4_k(block: Bytes, part: UOp, element: UOp) -> UOp:
     return _shifted(block.packed(part // 2 * 32 + element + 16), part % 2 * 4) & 15
 
 
-def _field_q5_k(block: Bytes, part: UOp, element: UOp) -> UOp:
-    nibble = _shifted(block.packed(part // 2 * 32 + element + 48), part % 2 * 4) & 15
-    return nibble | _bit(block.packed(element + 16), part, nibble)
+def _five_bits_k(join: Joined) -> Callable[[Bytes, UOp, UOp], UOp]:
+    def field(block: Bytes, part: UOp, element: UOp) -> UOp:
+        nibble = _shifted(block.packed(part // 2 * 32 + element + 48), part % 2 * 4) & 15
+        return join(nibble, block.packed(element + 16), part)
+
+    return field
 
 
 def _field_q6_k(block: Bytes, part: UOp, element: UOp) -> UOp:
@@ -189,9 +206,55 @@ LAYOUTS: dict[str, Layout] = {
     "Q5_1": Layout(2, 16, 1, _five_bits(4, 8), _first_half, _second_half, 2, has_shared_bits=True),
     "Q8_0": Layout(1, 32, 1, _signed_byte, _first_half, None, 1),
     "Q4_K": Layout(8, 32, 8, _field_q4_k, _scale_k, _minimum_k, 2),
-    "Q5_K": Layout(8, 32, 8, _field_q5_k, _scale_k, _minimum_k, 2),
+    "Q5_K": Layout(8, 32, 8, _five_bits_k(_with_bit), _scale_k, _minimum_k, 2),
     "Q6_K": Layout(16, 16, 16, _field_q6_k, _scale_q6_k, _minimum_q6_k, 4, 32.0),
 }
 
 
-__all__ = ["LAYOUTS", "Bytes", "Layout", "half", "unsigned"]
+def _lowered(layout: Layout, field: Callable[[Bytes, UOp, UOp], UOp]) -> Layout:
+    """A layout of 5 bits whose fields are less by 16, and its minima more by 16 scales."""
+    minimum = layout.minimum
+    assert minimum is not None
+
+    def more(block: Bytes, part: UOp) -> UOp:
+        return minimum(block, part) + layout.scale(block, part) * 16.0
+
+    return layout._replace(field=field, minimum=None if layout.offset == 16.0 else more, offset=0.0)
+
+
+def _as_signed(layout: Layout) -> Layout:
+    """The same fields, which are below 128, as signed bytes: memory of them is known to need no correction."""
+
+    def field(block: Bytes, part: UOp, element: UOp) -> UOp:
+        return layout.field(block, part, element).bitcast(dtypes.int8)
+
+    return layout._replace(field=field)
+
+
+def _without_offset(layout: Layout) -> Layout:
+    """Signed fields from which the offset is subtracted: there is no minimum."""
+
+    def field(block: Bytes, part: UOp, element: UOp) -> UOp:
+        return layout.field(block, part, element) - int(layout.offset)
+
+    return layout._replace(field=field, minimum=None, offset=0.0) if layout.offset else layout
+
+
+_SIGNED: dict[str, Layout] = {
+    **{kind: _as_signed(layout) if layout.is_packed else layout for kind, layout in LAYOUTS.items()},
+    "Q5_0": _lowered(LAYOUTS["Q5_0"], _five_bits(2, 6, _with_sign)),
+    "Q5_1": _lowered(LAYOUTS["Q5_1"], _five_bits(4, 8, _with_sign)),
+    "Q5_K": _lowered(LAYOUTS["Q5_K"], _five_bits_k(_with_sign)),
+}
+_WITHOUT_OFFSET = {kind: _without_offset(layout) for kind, layout in _SIGNED.items()}
+
+
+def layout_of(kind: str, is_signed: bool, is_shared: bool = False) -> Layout:
+    """The layout of a format for instructions that multiply two signed bytes, or an unsigned one by a signed one. Where
+    many tokens share the fields, an offset is subtracted from each field instead of from each product."""
+    if not is_signed:
+        return LAYOUTS[kind]
+    return (_WITHOUT_OFFSET if is_shared else _SIGNED)[kind]
+
+
+__all__ = ["LAYOUTS", "Bytes", "Layout", "half", "layout_of", "unsigned"]

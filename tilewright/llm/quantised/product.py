@@ -20,8 +20,16 @@ from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.llm.gates import activate
 from tilewright.llm.quantised.activations import RUN, TERMS, Activations, quantise, rounding_errors
-from tilewright.llm.quantised.kernels import Tile, many_tokens, one_token, rows_in_lanes, runs_in_lanes, shared_rows
-from tilewright.llm.quantised.layouts import LAYOUTS, Layout, unsigned
+from tilewright.llm.quantised.kernels import (
+    Tile,
+    many_tokens,
+    one_token,
+    rows_in_lanes,
+    runs_in_lanes,
+    shared_rows,
+    sums_in_lanes,
+)
+from tilewright.llm.quantised.layouts import LAYOUTS, Layout, layout_of, unsigned
 from tilewright.llm.quantised.types import BlockType
 from tilewright.llm.quantised.warps import MIN_SHARES, Form, WarpTile, choose_tile, largest_divisor, warp_product
 from tilewright.runtime.device import open_driver
@@ -128,6 +136,15 @@ def _target(device: Devices) -> Target:
     return open_driver(device).target
 
 
+def _has_signed_dots(device: Devices) -> bool:
+    """Whether the instruction multiplies two signed bytes."""
+    return any(each.left is each.right is dtypes.int8 for each in _target(device).dot_products)
+
+
+def _layout(kind: BlockType, device: Devices, tokens: int) -> Layout:
+    return layout_of(kind.name, _has_signed_dots(device), tokens > 1)
+
+
 def _product_form(kind: BlockType, blocks: Tensor, x: Tensor) -> Callable[[BlockType, Tensor, Tensor], Tensor]:
     if weight_lanes(LAYOUTS[kind.name], x.device, blocks.shape[0], x.shape[0]):
         return _shared
@@ -158,18 +175,28 @@ def weight_lanes(layout: Layout, device: Devices, rows: int, tokens: int) -> int
     return lanes if is_quicker and rows % lanes == 0 else 0
 
 
+def folds_sums(device: Devices, tokens: int) -> bool:
+    """Whether the dot products of several parts are added up to one vector: two pairwise additions do it for 4 lanes,
+    and longer vectors take as many lanes of other rows."""
+    return tokens == 1 and _target(device).lanes(dtypes.float32) == TERMS
+
+
 def row_tile(layout: Layout, device: Devices, rows: int, tokens: int) -> Tile:
     """The tile of a product whose lanes lie along rows: along several where a vector is longer than a part."""
     lanes = _target(device).lanes(dtypes.float32)
     together = lanes * TERMS // (layout.length if layout.scales == 1 else RUN)
     if tokens == 1 and layout.is_packed and together > 1 and rows % together == 0:
         return Tile(together, 1, lanes)
+    if folds_sums(device, tokens):
+        return Tile(largest_divisor(rows, 2 if layout.scales == 1 else 1), 1, width=lanes)
     return Tile(rows_at_once(layout, rows, tokens), tokens, width=lanes)
 
 
-def row_kernel(kind: BlockType, tile: Tile, name: str) -> Callable[..., UOp]:
-    layout = LAYOUTS[kind.name]
-    make = one_token if tile.lanes == 1 else rows_in_lanes if layout.scales == 1 else runs_in_lanes
+def row_kernel(kind: BlockType, layout: Layout, tile: Tile, name: str) -> Callable[..., UOp]:
+    if tile.lanes > 1:
+        make = rows_in_lanes if layout.scales == 1 else runs_in_lanes
+    else:
+        make = sums_in_lanes if tile.width == TERMS and tile.tokens == 1 else one_token
     return make(layout, kind.nbytes, tile, f"{name}_{kind.name}")
 
 
@@ -196,14 +223,14 @@ def _added(products: Tensor) -> Tensor:
 
 def _few(kind: BlockType, blocks: Tensor, x: Tensor) -> Tensor:
     """x (tokens, columns): (tokens, rows)."""
-    layout, tokens, rows = LAYOUTS[kind.name], x.shape[0], blocks.shape[0]
+    layout, tokens, rows = _layout(kind, x.device, x.shape[0]), x.shape[0], blocks.shape[0]
     quantised = quantise(x.detach(), parts_of_a_run(layout))
     tile = row_tile(layout, x.device, rows, tokens)
     arguments = [each.unsqueeze(1) for each in quantised]
     out = Tensor.empty(tokens, 1, rows, dtype=dtypes.float32, device=x.device)
     gradient = functools.partial(_gradient, kind)
     given = (blocks.unsqueeze(0), *arguments, x)
-    return out.custom_kernel(*given, fxn=_few_kernel(kind, tile), grad_fxn=gradient)[0].squeeze(1)
+    return out.custom_kernel(*given, fxn=_few_kernel(kind, layout, tile), grad_fxn=gradient)[0].squeeze(1)
 
 
 def _gradient(kind: BlockType, gradient: Tensor, *given: Tensor) -> tuple[Tensor | None, ...]:
@@ -215,7 +242,7 @@ def _gradient(kind: BlockType, gradient: Tensor, *given: Tensor) -> tuple[Tensor
 
 def _many(kind: BlockType, blocks: Tensor, x: Tensor) -> Tensor:
     """x (tokens, columns): (tokens, rows). Tokens are padded to whole vectors."""
-    layout, tokens, rows = LAYOUTS[kind.name], x.shape[0], blocks.shape[0]
+    layout, tokens, rows = _layout(kind, x.device, x.shape[0]), x.shape[0], blocks.shape[0]
     lanes = token_lanes(x.device, tokens)
     vectors = min(MAX_VECTORS, -(-tokens // lanes))
     padded = -(-tokens // (lanes * vectors)) * lanes * vectors
@@ -227,30 +254,30 @@ def _many(kind: BlockType, blocks: Tensor, x: Tensor) -> Tensor:
         return _gradient(kind, slope[:, :tokens].transpose(), *given)
 
     out = Tensor.empty(rows, padded, dtype=dtypes.float32, device=x.device)
-    made = out.custom_kernel(blocks, *quantised, x, fxn=_many_kernel(kind, tile), grad_fxn=gradient)[0]
+    made = out.custom_kernel(blocks, *quantised, x, fxn=_many_kernel(kind, layout, tile), grad_fxn=gradient)[0]
     return made[:, :tokens].transpose()
 
 
 def _shared(kind: BlockType, blocks: Tensor, x: Tensor) -> Tensor:
     """x (tokens, columns): (tokens, rows). Tokens are padded to tiles of equal size."""
-    layout, tokens, rows, target = LAYOUTS[kind.name], x.shape[0], blocks.shape[0], _target(x.device)
+    layout, tokens, rows, target = _layout(kind, x.device, x.shape[0]), x.shape[0], blocks.shape[0], _target(x.device)
     # An accumulator of integers and one of floats for each token, beside the fields and scales of a block.
     tiles = -(-tokens // (target.vector_registers // 4))
     tile = Tile(1, -(-tokens // tiles), weight_lanes(layout, x.device, rows, tokens))
     padding = tiles * tile.tokens - tokens
     quantised = quantise(x.detach().pad(((0, padding), (0, 0))), parts_of_a_run(layout))
-    is_signed = any(each.left is each.right is dtypes.int8 for each in target.dot_products)
+    layout = layout if _has_signed_dots(x.device) or layout.minimum is not None else unsigned(layout)
 
     def gradient(slope: Tensor, *given: Tensor) -> tuple[Tensor | None, ...]:
         return _gradient(kind, slope[:tokens], *given)
 
     out = Tensor.empty(tokens + padding, rows, dtype=dtypes.float32, device=x.device)
-    made = out.custom_kernel(blocks, *quantised, x, fxn=_shared_kernel(kind, tile, is_signed), grad_fxn=gradient)
+    made = out.custom_kernel(blocks, *quantised, x, fxn=_shared_kernel(kind, layout, tile), grad_fxn=gradient)
     return made[0][:tokens]
 
 
 def _experts(kind: BlockType, blocks: Tensor, x: Tensor, chosen: Tensor) -> Tensor:
-    layout, rows = LAYOUTS[kind.name], blocks.shape[1]
+    layout, rows = _layout(kind, x.device, 1), blocks.shape[1]
     quantised = quantise(x.detach().flatten(0, 1), parts_of_a_run(layout))
     arguments = [each.unflatten(0, x.shape[:2]) for each in quantised]
     tile = row_tile(layout, x.device, rows, 1)
@@ -262,7 +289,8 @@ def _experts(kind: BlockType, blocks: Tensor, x: Tensor, chosen: Tensor) -> Tens
         return (*[None] * (len(given) - 1), found.cast(x.dtype))
 
     out = Tensor.empty(*chosen.shape, rows, dtype=dtypes.float32, device=x.device)
-    return out.custom_kernel(blocks, chosen, *arguments, x, fxn=_expert_kernel(kind, tile), grad_fxn=gradient)[0]
+    kernel = _expert_kernel(kind, layout, tile)
+    return out.custom_kernel(blocks, chosen, *arguments, x, fxn=kernel, grad_fxn=gradient)[0]
 
 
 def _in_warps(kind: BlockType, form: Form, x: Tensor, matrices: tuple[Tensor, ...], *rest: Tensor) -> Tensor:
@@ -300,8 +328,8 @@ def _warp_gradient(
 
 
 @functools.lru_cache(maxsize=256)
-def _few_kernel(kind: BlockType, tile: Tile) -> PureKernel:
-    kernel = row_kernel(kind, tile, "product")
+def _few_kernel(kind: BlockType, layout: Layout, tile: Tile) -> PureKernel:
+    kernel = row_kernel(kind, layout, tile, "product")
 
     def without_choice(out: UOp, weights: UOp, values: UOp, scales: UOp, sums: UOp, _x: UOp) -> UOp:
         return kernel(out, weights, None, values, scales, sums)
@@ -317,22 +345,20 @@ def _without_x(kernel: Callable[..., UOp]) -> PureKernel:
 
 
 @functools.lru_cache(maxsize=256)
-def _many_kernel(kind: BlockType, tile: Tile) -> PureKernel:
-    kernel = many_tokens(LAYOUTS[kind.name], kind.nbytes, tile, f"products_{kind.name}")
+def _many_kernel(kind: BlockType, layout: Layout, tile: Tile) -> PureKernel:
+    kernel = many_tokens(layout, kind.nbytes, tile, f"products_{kind.name}")
     return _without_x(kernel)
 
 
 @functools.lru_cache(maxsize=256)
-def _shared_kernel(kind: BlockType, tile: Tile, is_signed: bool) -> PureKernel:
-    layout = LAYOUTS[kind.name]
-    layout = layout if is_signed or layout.minimum is not None else unsigned(layout)
+def _shared_kernel(kind: BlockType, layout: Layout, tile: Tile) -> PureKernel:
     kernel = shared_rows(layout, kind.nbytes, tile, f"shared_{kind.name}")
     return _without_x(kernel)
 
 
 @functools.lru_cache(maxsize=256)
-def _expert_kernel(kind: BlockType, tile: Tile) -> PureKernel:
-    kernel = row_kernel(kind, tile, "experts")
+def _expert_kernel(kind: BlockType, layout: Layout, tile: Tile) -> PureKernel:
+    kernel = row_kernel(kind, layout, tile, "experts")
 
     def with_choice(out: UOp, weights: UOp, choice: UOp, values: UOp, scales: UOp, sums: UOp, _x: UOp) -> UOp:
         return kernel(out, weights, choice, values, scales, sums)

@@ -30,6 +30,8 @@ _NAMES = {
 }
 # Instructions that return the sum of products without adding it to an accumulator.
 _ONLY_PRODUCTS = frozenset({"pmaddwd"})
+# Instructions whose second operand may be one group for all lanes, in any lane of a register.
+_BY_LANE = frozenset({"sdot", "udot", "usdot"})
 # The first coordinate of the accumulators of the corrections for an offset factor.
 _OFFSET = -1
 
@@ -71,6 +73,9 @@ class DotProducts:
             if dot is not None and all(self.members.get(each, dot.group) == dot.group for each in dot.members):
                 self.dots[node] = dot
                 self.members.update(dict.fromkeys(dot.members, dot.group))
+        for node, dot in self.dots.items():
+            if dot.fit.instruction.name in _BY_LANE:
+                self.dots[node] = self._by_lane(dot)
         self.lazy: set[UOp] = set()  # members that are computed where the sum is
         if self.dots:
             self._find_replaced(consumers(body))
@@ -115,6 +120,15 @@ class DotProducts:
         left, right = fit.order
         offset = None if fit.offset is None else fit.order.index(fit.offset)
         return Dot(acc, (factors[left], factors[right]), group, fit, offset, members)
+
+    def _by_lane(self, dot: Dot) -> Dot:
+        """The factor that is the same in all lanes comes second, where the operands may be exchanged."""
+        for factor in dot.factors:
+            self.grouped.join_groups(factor, dot.group)
+        instruction, (left, right) = dot.fit.instruction, dot.factors
+        if left not in self.grouped.rows or instruction.left is not instruction.right:
+            return dot
+        return dot._replace(factors=(right, left), offset=None if dot.offset is None else 1 - dot.offset)
 
     def _find_replaced(self, users: dict[UOp, list[UOp]]) -> None:
         products = [node.src[1] for node in self.dots]

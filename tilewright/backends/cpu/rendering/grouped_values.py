@@ -16,7 +16,6 @@ from tilewright.backends.cpu.rendering.instructions import constant, literal, of
 from tilewright.backends.cpu.rendering.loads import Loads, span_count
 from tilewright.backends.cpu.rendering.shuffles import interleave, shuffle_mask
 from tilewright.backends.cpu.rendering.strided_words import Words, find_stride, find_words, load_words
-from tilewright.base.dtype import DType
 from tilewright.base.records import NamedTuple
 from tilewright.codegen.tiles import Coordinates, is_tile_expression, tile_part, tile_value
 from tilewright.graph.ops import Ops
@@ -31,6 +30,17 @@ class Group(NamedTuple):
     terms: UOp
 
 
+class Row(NamedTuple):
+    """Groups that are computed as one vector: `count` of them along an axis whose neighbours are contiguous."""
+
+    axis: UOp
+    count: int
+
+
+# Bytes of a vector from which an instruction takes the group of all lanes.
+ROW_BYTES = 16
+
+
 class GroupedValues:
     def __init__(self, memory: Loads) -> None:
         self.memory = memory
@@ -38,6 +48,7 @@ class GroupedValues:
         self.facts = memory.facts
         self.emitter = memory.emitter
         self.made: dict[UOp, dict[Coordinates, Element]] = {}
+        self.rows: dict[UOp, Row] = {}  # of members that are the same in all lanes
         # For loads whose lanes have a stride: the words that they read, and the loaded vectors.
         self._known_words: dict[tuple[UOp, Group], Words | None] = {}
         self._words: dict[UOp, dict[int, str]] = {}
@@ -115,6 +126,32 @@ class GroupedValues:
         elements = self._elements(group, at, count)
         return [sum(tile_value(part, element) for part in split[1:]) for element in elements]
 
+    def join_groups(self, factor: UOp, group: Group) -> None:
+        """Computes neighbouring groups of a factor as one vector, where all lanes take the same group: for instructions
+        whose operand for all lanes is any lane of a register. Loads of single groups would be duplicated first."""
+        members = self.members(factor, group)
+        if members is None or group.lanes in self.facts.axes(factor) or any(node in self.rows for node in members):
+            return
+        nodes = toposort(factor, stop=lambda node: node.op is Ops.LOAD)
+        for axis in self.axes(factor, group):
+            count = ROW_BYTES // (size_of(group.terms) * factor.dtype.itemsize)
+            if count < 2 or size_of(axis) % count:
+                continue
+            loads = [node for node in members if node.op is Ops.LOAD]
+            others = [node for node in nodes if node not in members and not is_tile_expression(node)]
+            if all(self._is_contiguous(load, group, axis) for load in loads) and not any(
+                axis in self.facts.axes(node) for node in others
+            ):
+                self.rows.update(dict.fromkeys(members, Row(axis, count)))
+                return
+
+    def _is_contiguous(self, load: UOp, group: Group, axis: UOp) -> bool:
+        """Whether the groups of a load along an axis follow each other in memory."""
+        base, steps = tile_part(load.src[0].src[1])
+        if len(load.src) > 1 or len(load.src[0].src) > 2 or (base is not None and self.facts.axes(base)):
+            return False
+        return steps.get(group.terms) == 1 and steps.get(axis) == size_of(group.terms)
+
     # ------------------------------------------------------------ values
 
     def axes(self, node: UOp, group: Group) -> list[UOp]:
@@ -131,6 +168,9 @@ class GroupedValues:
             self._vector(node, group, dict(zip(axes, coordinates)))
 
     def _vector(self, node: UOp, group: Group, at: dict[UOp, int]) -> Element:
+        if node in self.rows:
+            axis, count = self.rows[node]
+            at = {**at, axis: at[axis] // count * count}
         made, coordinates = self.made[node], tuple(at[axis] for axis in self.axes(node, group))
         if coordinates not in made:
             make = self._load if node.op is Ops.LOAD else self._compute
@@ -140,40 +180,45 @@ class GroupedValues:
     def operand(self, node: UOp, group: Group, at: dict[UOp, int]) -> Element:
         """A factor in all lanes."""
         made = self._vector(node, group, at)
-        return made if group.lanes in self.facts.axes(node) else self._broadcast(node.dtype, made, group)
+        return made if group.lanes in self.facts.axes(node) else self._broadcast(node, made, group, at)
 
     def _count(self, node: UOp, group: Group) -> int:
-        """The length of a node's vectors: one group where all lanes have the same."""
+        """The length of a node's vectors: one group where all lanes have the same, or a row of them."""
         terms = size_of(group.terms)
+        if node in self.rows:
+            return terms * self.rows[node].count
         return terms * size_of(group.lanes) if group.lanes in self.facts.axes(node) else terms
 
     def _compute(self, node: UOp, group: Group, at: dict[UOp, int]) -> Element:
         count = self._count(node, group)
-        operands = [self._source(source, group, at, count) for source in node.src]
+        operands = [self._source(source, group, at, count, self.rows.get(node)) for source in node.src]
         return self.emitter.emit(spell(self.emitter, node, operands, count))
 
-    def _source(self, node: UOp, group: Group, at: dict[UOp, int], count: int) -> str:
+    def _source(self, node: UOp, group: Group, at: dict[UOp, int], count: int, row: Row | None) -> str:
         if node.op is Ops.CONST:
             return constant(node.dtype, node.arg, count)
         if is_tile_expression(node):
-            return self._constants(node, group, at, count)
+            return self._constants(node, group, at, count, row)
         if not self._varies(node, group):
             return self._splat(node, self.values.operand(node, at, None), count)
         made = self._vector(node, group, at)
-        return made.name if self._count(node, group) == count else self._broadcast(node.dtype, made, group).name
+        return made.name if self._count(node, group) == count else self._broadcast(node, made, group, at).name
 
     def _splat(self, node: UOp, name: str, count: int) -> str:
         one, many = scalar_type(node.dtype), value_type(node.dtype, count)
         first = self.emitter.assign(f"insertelement {many} poison, {one} {name}, i64 0")
         return self.emitter.assign(f"shufflevector {many} {first}, {many} poison, <{count} x i32> zeroinitializer")
 
-    def _elements(self, group: Group, at: dict[UOp, int], count: int) -> list[dict[UOp, int]]:
+    def _elements(self, group: Group, at: dict[UOp, int], count: int, row: Row | None = None) -> list[dict[UOp, int]]:
         terms = size_of(group.terms)
+        if row is not None:
+            first = at[row.axis]
+            return [{**at, row.axis: first + number // terms, group.terms: number % terms} for number in range(count)]
         return [{**at, group.lanes: number // terms, group.terms: number % terms} for number in range(count)]
 
-    def _constants(self, node: UOp, group: Group, at: dict[UOp, int], count: int) -> str:
+    def _constants(self, node: UOp, group: Group, at: dict[UOp, int], count: int, row: Row | None) -> str:
         kind = scalar_type(node.dtype)
-        values = (tile_value(node, element) for element in self._elements(group, at, count))
+        values = (tile_value(node, element) for element in self._elements(group, at, count, row))
         return "<" + ", ".join(f"{kind} {literal(node.dtype, value)}" for value in values) + ">"
 
     # ------------------------------------------------------------ loads
@@ -190,7 +235,7 @@ class GroupedValues:
             return self._load_words(load, group, at)
         at = {**at, group.terms: 0}
         if group.lanes not in steps:
-            return self.memory.load_contiguous(index, at, terms)
+            return self.memory.load_contiguous(index, at, self._count(load, group))
         at[group.lanes] = 0
         if size == 1 and steps.get(group.terms) != 1:
             loads = (self.memory.load_contiguous(index, {**at, group.terms: term}, lanes) for term in range(terms))
@@ -214,9 +259,15 @@ class GroupedValues:
             made = self.emitter.assign(f"shufflevector {kind} {made}, {kind} poison, {order}")
         return self.emitter.here(made)
 
-    def _broadcast(self, dtype: DType, made: Element, group: Group) -> Element:
+    def _broadcast(self, node: UOp, made: Element, group: Group, at: dict[UOp, int]) -> Element:
         """The same terms in every lane."""
-        emitter, lanes, terms = self.emitter, size_of(group.lanes), size_of(group.terms)
+        emitter, lanes, terms, dtype = self.emitter, size_of(group.lanes), size_of(group.terms), node.dtype
+        if node in self.rows:
+            axis, count = self.rows[node]
+            number, kind = at[axis] % count, value_type(dtype, terms * count)
+            order = shuffle_mask([number * terms + term for _ in range(lanes) for term in range(terms)])
+            text = f"shufflevector {kind} {made.name}, {kind} poison, {order}"
+            return emitter.once((text, 0), text, made.depth)
         bits = dtype.bits * terms
         kind, key = of_lanes(f"i{bits}", lanes), (f"{made.name} in all lanes", lanes)
         if key in emitter.reused:

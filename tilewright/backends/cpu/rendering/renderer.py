@@ -247,6 +247,7 @@ class Renderer:
         axis, lanes = facts.vector_axis(acc), facts.lanes(acc)
         others = [a for a in folded if a is not axis]
         values: dict[Coordinates, Element] = {}
+        unfolded: dict[Coordinates, Element] = {}
         for coordinates, at in self.values.elements(node):
             steps = itertools.product(*(range(size_of(a)) for a in others))
             elements = ({**at, **dict(zip(others, step, strict=True))} for step in steps)
@@ -254,9 +255,12 @@ class Renderer:
             for part in parts:
                 total = emitter.emit(emitter.binary(node.arg, acc.dtype, lanes, total.name, part.name))
             if axis is not None and axis in folded:
+                unfolded[coordinates] = total
                 total = emitter.emit(emitter.fold_lanes(node.arg, acc.dtype, lanes, total.name))
             values[coordinates] = total
         self.values[node] = values
+        if unfolded and node.arg is Ops.ADD and node.dtype.is_int:
+            self.values.unfolded[node] = unfolded
 
 
 def _far_loops(program: Program) -> set[UOp]:

@@ -4,6 +4,7 @@ vectors of the same elements in another order.
   transpose     rows to columns: a value whose lanes are along one axis and are needed along another
   across        rows to columns, of many short rows: weights whose rows are the lanes of a dot-product instruction
   interleave    rows to groups of one element of each: panels that dot-product instructions read, results side by side
+  fold_rows     the sums of the lanes of many rows: products of which each adds up to one number
   load_strided  contiguous loads of which some lanes are kept: a pool, a convolution of stride 2"""
 
 from __future__ import annotations
@@ -137,6 +138,21 @@ def joined(emit: Emit, element: str, vectors: list[str], lanes: int, count: int)
         vectors = [emit(f"shufflevector {kind} {left}, {kind} {right}, {order}") for left, right in pairs]
         lanes *= 2
     return part(emit, element, vectors[0], lanes, 0, count)
+
+
+def fold_rows(emit: Emit, element: str, rows: Sequence[str], lanes: int) -> str:
+    """The sum of the lanes of each row of integers, as one vector; the number of rows is a multiple of `lanes`. A round
+    adds neighbouring lanes of two rows, which is one instruction where there is a pairwise addition:
+
+        a0 a1 a2 a3, b0 b1 b2 b3, ...  ->  a01 a23 b01 b23, ...  ->  a0123 b0123 c0123 d0123"""
+    kind, evens, odds = of_lanes(element, lanes), range(0, 2 * lanes, 2), range(1, 2 * lanes, 2)
+    found, left = list(rows), lanes
+    while left > 1:
+        pairs = [f"shufflevector {kind} {a}, {kind} {b}" for a, b in zip(found[::2], found[1::2], strict=True)]
+        halves = [(emit(f"{pair}, {shuffle_mask(evens)}"), emit(f"{pair}, {shuffle_mask(odds)}")) for pair in pairs]
+        found = [emit(f"add {kind} {even}, {odd}") for even, odd in halves]
+        left //= 2
+    return joined(emit, element, found, lanes, len(rows))
 
 
 def shuffle_mask(order: Sequence[int | None]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from tilewright.backends.cpu.rendering.emitter import Element, Emitter
 from tilewright.backends.cpu.rendering.instructions import constant, scalar_type, value_type
-from tilewright.backends.cpu.rendering.shuffles import transpose
+from tilewright.backends.cpu.rendering.shuffles import fold_rows, power_of_two, transpose
 from tilewright.base.dtype import dtypes
 from tilewright.base.target import Target
 from tilewright.codegen.tiles import Coordinates, TileFacts, is_tile_expression, tile_value
@@ -28,6 +28,9 @@ class Values(dict[UOp, dict[Coordinates, Element]]):
         self.emitter = emitter
         self.facts = facts
         self.target = target
+        # Of integer sums over the lanes of vectors, these vectors: several sums are taken at once where they are lanes
+        # of the next vector.
+        self.unfolded: dict[UOp, dict[Coordinates, Element]] = {}
         self._known: dict[UOp, bool] = {}
 
     def elements(self, node: UOp) -> Iterator[tuple[Coordinates, dict[UOp, int]]]:
@@ -90,7 +93,11 @@ class Values(dict[UOp, dict[Coordinates, Element]]):
     def _vector_across(self, node: UOp, at: dict[UOp, int], axis: UOp) -> str:
         """A vector along `axis` of a value whose elements are scalars, or vectors along another axis."""
         emitter, own_axis, lanes = self.emitter, self.facts.vector_axis(node), size_of(axis)
-        rows = [self[node][self.facts.coordinates(node, {**at, axis: lane})].name for lane in range(lanes)]
+        is_folded = node in self.unfolded and lanes % power_of_two(self.facts.lanes(node.src[0])) == 0
+        held = self.unfolded[node] if is_folded else self[node]
+        rows = [held[self.facts.coordinates(node, {**at, axis: lane})].name for lane in range(lanes)]
+        if is_folded:
+            return self._folded(node, rows)
         if own_axis is None:
             many, single = value_type(node.dtype, lanes), scalar_type(node.dtype)
             result = "poison"
@@ -106,3 +113,11 @@ class Values(dict[UOp, dict[Coordinates, Element]]):
             names = transpose(emitter.assign, element, size, rows, own_lanes, register, fence)
             emitter.reused.update({(key, lane): emitter.here(name) for lane, name in enumerate(names)})
         return emitter.reused[key, at[own_axis]].name
+
+    def _folded(self, node: UOp, rows: list[str]) -> str:
+        key = (f"sums of {' '.join(rows)}", 0)
+        if key not in self.emitter.reused:
+            lanes = self.facts.lanes(node.src[0])
+            name = fold_rows(self.emitter.assign, scalar_type(node.dtype), rows, lanes)
+            self.emitter.reused[key] = self.emitter.here(name)
+        return self.emitter.reused[key].name

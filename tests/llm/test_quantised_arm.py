@@ -1,0 +1,95 @@
+"""Products with quantised weights as a processor with vectors of 4 lanes and signed dot products has them: the text is
+rendered for it, run here with the meaning of its instruction in its place, and assembled for it."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.backends.test_cpu_dot_products import PROCESSORS, run_text, targets, with_meanings
+from tests.backends.test_cpu_processors import assembly_for
+from tests.llm.test_quantised_products import KINDS, bound_of, decoded, random_blocks, random_rows
+from tilewright import Tensor
+from tilewright.backends.cpu.device import KERNEL_SYMBOL
+from tilewright.backends.cpu.rendering.renderer import render
+from tilewright.base.dtype import dtypes
+from tilewright.base.target import Target
+from tilewright.codegen.pipeline import lower
+from tilewright.graph.kernels.language import make_argument
+from tilewright.graph.records import Program
+from tilewright.graph.uop import UOp
+from tilewright.kernel.optimise import optimise
+from tilewright.llm.quantised import product
+from tilewright.llm.quantised.activations import quantise
+from tilewright.llm.quantised.kernels import Tile, many_tokens, sums_in_lanes
+from tilewright.llm.quantised.layouts import layout_of
+from tilewright.llm.quantised.types import TYPES
+
+Array = np.ndarray[Any, Any]
+Kernel = Callable[..., UOp]
+NAME = "NEON dotprod"
+__all__ = ["targets"]  # a fixture
+
+
+def compiled(kernel: Kernel, target: Target, arrays: list[Array]) -> tuple[str, Program]:
+    """The text of a kernel whose first argument is the result."""
+    kinds = {np.dtype(each.name): each for each in (dtypes.float32, dtypes.int8, dtypes.uint8)}
+    arguments = [make_argument(slot, kinds[array.dtype], array.shape) for slot, array in enumerate(arrays)]
+    program = lower(optimise(kernel(*arguments), target), target)
+    return render(program, KERNEL_SYMBOL), program
+
+
+def run(kernel: Kernel, target: Target, arrays: list[Array]) -> tuple[Array, str]:
+    text, program = compiled(kernel, target, arrays)
+    data = {slot: array.reshape(-1) for slot, array in enumerate(arrays)}
+    machine, _, processor, features = PROCESSORS[NAME]
+    found = run_text(with_meanings(text), program, data)
+    return found.reshape(arrays[0].shape), assembly_for(machine, processor, text, features)
+
+
+def dots(assembly: str) -> int:
+    return len(re.findall(r"\tsdot\t", assembly))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("blocks", [1, 4, 6])
+def test_one_token_adds_products_up_pairwise(targets: dict[str, Target], kind: str, blocks: int) -> None:
+    """With one dot product for each 16 weights, none for corrections, and at most a conversion for each 4 scales."""
+    layout, columns = layout_of(kind, is_signed=True), TYPES[kind].size * blocks
+    weights, x = random_blocks(kind, 4, columns), random_rows(1, columns)
+    quantised = [each.numpy()[:, None] for each in quantise(Tensor(x), product.parts_of_a_run(layout))]
+    tile = Tile(2 if layout.scales == 1 else 1, 1, width=4)
+    kernel = sums_in_lanes(layout, TYPES[kind].nbytes, tile, "product")
+
+    def without_choice(out: UOp, w: UOp, *rest: UOp) -> UOp:
+        return kernel(out, w, None, *rest)
+
+    arrays = [np.zeros((1, 1, 4), np.float32), weights[None], *quantised]
+    found, assembly = run(without_choice, targets[NAME], arrays)
+    values = decoded(kind, weights)
+    error = np.abs(found[0] - x.astype(np.float64) @ values.T.astype(np.float64))
+    assert (error <= bound_of(values, x)).all()
+    if layout.scales > 1 or blocks == 4:
+        size = TYPES[kind].size * (1 if layout.scales > 1 else 4)
+        assert dots(assembly) == tile.rows * size // 16
+        assert len(re.findall(r"\taddp\tv", assembly)) >= 3 * tile.rows
+        assert len(re.findall(r"\tscvtf\tv", assembly)) <= tile.rows * (1 if layout.scales == 1 else layout.scales // 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_tokens_take_weights_by_lane(targets: dict[str, Target], kind: str) -> None:
+    """16 bytes of weights are loaded at once, and every instruction takes 4 of them for all its lanes."""
+    layout, columns, tokens = layout_of(kind, is_signed=True, is_shared=True), TYPES[kind].size * 2, 8
+    weights, x = random_blocks(kind, 4, columns), random_rows(tokens, columns)
+    quantised = [each.numpy() for each in quantise(Tensor(x), product.parts_of_a_run(layout), 4)]
+    kernel = functools.partial(many_tokens(layout, TYPES[kind].nbytes, Tile(2, 2, 4), "products"))
+    found, assembly = run(kernel, targets[NAME], [np.zeros((4, tokens), np.float32), weights, *quantised])
+    values = decoded(kind, weights)
+    assert (np.abs(found.T - x.astype(np.float64) @ values.T.astype(np.float64)) <= bound_of(values, x)).all()
+    by_lane = re.findall(r"\tsdot\tv\d+\.4s, v\d+\.16b, v\d+\.4b\[[0-3]\]", assembly)
+    assert len(by_lane) == dots(assembly) > 0
