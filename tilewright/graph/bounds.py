@@ -4,6 +4,8 @@ The simplifier, index-width choice and mask removal stand on these; a wider answ
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.graph.spec import Bounds, Node
@@ -187,19 +189,21 @@ def xor_bounds(node: Node) -> Bounds:
     return any_value(node)
 
 
-def shl_bounds(node: Node) -> Bounds:
-    """A shift by less than the width multiplies; `bounds_of` drops what may have wrapped."""
+def _shifted_bounds(node: Node, shift: Callable[[int, int], int]) -> Bounds:
+    """Of a shift by less than the width; `bounds_of` drops what may have wrapped."""
     (low, high), (fewest, most) = node.src[0].bounds, node.src[1].bounds
     if fewest < 0 or most >= node.dtype.bits:
         return any_value(node)
-    return (min(low << fewest, low << most), max(high << fewest, high << most))
+    found = [shift(int(value), int(amount)) for value in (low, high) for amount in (fewest, most)]
+    return (min(found), max(found))
+
+
+def shl_bounds(node: Node) -> Bounds:
+    return _shifted_bounds(node, operator.lshift)
 
 
 def shr_bounds(node: Node) -> Bounds:
-    (low, high), (fewest, most) = node.src[0].bounds, node.src[1].bounds
-    if fewest < 0 or most >= node.dtype.bits:
-        return any_value(node)
-    return (min(low >> fewest, low >> most), max(high >> fewest, high >> most))
+    return _shifted_bounds(node, operator.rshift)
 
 
 def check_bounds(node: Node) -> Bounds:

@@ -22,7 +22,7 @@ class _HostAccess(threading.local):
 
     listener: Callable[[str], None] | None = None
     # While jit records, the buffers that were made before anything was computed into them.
-    made: list[Buffer] | None = None
+    made: weakref.WeakSet[Buffer] | None = None
 
 
 host_access = _HostAccess()
@@ -128,7 +128,7 @@ def buffer_node(buffer: Buffer) -> UOp:
 def new_buffer(device: str, dtype: DType, size: int) -> UOp:
     buffer = Buffer(device, dtype, size)
     if host_access.made is not None:
-        host_access.made.append(buffer)
+        host_access.made.add(buffer)
     return buffer_node(buffer)
 
 

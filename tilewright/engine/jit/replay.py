@@ -4,7 +4,7 @@ buffers. All executions are one `LaunchList`, so a jitted function is one native
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from sys import getrefcount
 from typing import Any
 
@@ -60,7 +60,7 @@ def role_of(buffer: Buffer | None, inputs: dict[Buffer, int], produced: dict[Buf
 
 
 def roles_of(
-    execution: Execution, run: int, inputs: dict[Buffer, int], produced: dict[Buffer, Role], created: list[Buffer]
+    execution: Execution, run: int, inputs: dict[Buffer, int], produced: dict[Buffer, Role], created: Container[Buffer]
 ) -> tuple[Role, ...]:
     """The role of each slot. A run makes the slots after its inputs, and memory that was created in the call to be
     assigned to, such as that of a new parameter."""

@@ -127,7 +127,7 @@ class Tracer:
         self.is_open = is_open
         self.record = Record(variables=tuple(values))
         self.inputs = {buffer: number for number, buffer in reversed(list(enumerate(buffers)))}
-        self.created: list[Buffer] = []
+        self.created: weakref.WeakSet[Buffer] = weakref.WeakSet()  # most are freed before the call ends
         reach = Reach(live.tensor_kind.holder_type)
         reach.walk(self._all_roots())
         # The tensors alone: nothing of what the function could read is compared before the next call.
@@ -160,7 +160,7 @@ class Tracer:
                 leaves: list[Any] = []
                 record.result = free_sizes(flatten(result, leaves), {})
                 _check_result(record.result)
-                made = {id(tensor): tensor for tensor in _alive(born)}
+                made = {id(tensor): tensor for tensor in _tensors(born)}
                 stored = self._find_stored(observed, made)
                 updated = self._updates(trace, made)
                 realize_all([*leaves, *(tensor for tensor, _ in stored), *updated])
@@ -286,10 +286,9 @@ class Tracer:
             record.spoil("it uses a value that was computed before the call")
 
 
-def _alive(references: Iterable[weakref.ref[Any]]) -> list[Any]:
+def _tensors(born: live.Births) -> list[Any]:
     """The tensors among the holders that were made."""
-    found = (reference() for reference in references)
-    return [holder for holder in found if isinstance(holder, live.tensor_kind.holder_type)]
+    return [holder for holder in born.alive() if isinstance(holder, live.tensor_kind.holder_type)]
 
 
 def _gradient_of(holder: Any) -> Callable[[Sequence[Any], Any], None]:

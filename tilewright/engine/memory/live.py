@@ -36,7 +36,30 @@ _library_state: list[Any] = []
 # Held while the node of a holder is replaced by one made from it: an update by another thread in between would be lost.
 # It is held for a short time, without computing anything and without taking another lock.
 exchanging = held_lock(1)
-_births: dict[int, list[weakref.ref[Any]]] = {}  # of each thread inside `births`: the holders that it has made
+
+
+class Births:
+    """The holders that a thread makes, in order of creation. Most are dead soon: their references are dropped whenever
+    the list has doubled, so that a long call does not keep one for every tensor it has ever made."""
+
+    def __init__(self) -> None:
+        self._made: list[weakref.ref[Any]] = []
+        self._limit = 64
+
+    def add(self, reference: weakref.ref[Any]) -> None:
+        self._made.append(reference)
+        if len(self._made) > self._limit:
+            self._made = [each for each in self._made if each() is not None]
+            self._limit = max(64, 2 * len(self._made))
+
+    def alive(self) -> list[Any]:
+        return [holder for reference in self._made if (holder := reference()) is not None]
+
+    def extend(self, others: Births) -> None:
+        self._made += others._made
+
+
+_births: dict[int, Births] = {}  # of each thread inside `births`
 
 
 def configure(
@@ -59,7 +82,7 @@ def register(holder: Any) -> None:
     if _births:
         made = _births.get(get_ident())
         if made is not None:
-            made.append(reference)
+            made.add(reference)
 
 
 def register_once(holder: Any) -> None:
@@ -78,10 +101,10 @@ def exchange(holder: Any, known: UOp, node: UOp) -> None:
 
 
 @contextmanager
-def births() -> Iterator[list[weakref.ref[Any]]]:
-    """The holders that this thread makes inside the context, in order of creation."""
+def births() -> Iterator[Births]:
+    """The holders that this thread makes inside the context."""
     thread = get_ident()
-    made: list[weakref.ref[Any]] = []
+    made = Births()
     outer = _births.get(thread)
     _births[thread] = made
     try:

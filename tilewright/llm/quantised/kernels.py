@@ -122,10 +122,13 @@ def sums_in_lanes(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callabl
             product = field.cast(dtypes.int32) * activation.cast(dtypes.int32)
             dot = add_up(product, inner, step, lane, term).cast(dtypes.float32)
             number = first * layout.scales + scaled
-            found = dot * (layout.scale(data, part) * scales[token, source, number].load())
-            if layout.minimum is not None:
-                found = found + layout.minimum(data, part) * sums[token, source, number].load()
-            return add_up(found, *loops, scaled)
+            found = dot * scales[token, source, number].load()
+            if layout.offset:
+                found = found - sums[token, source, number].load() * layout.offset
+            found = add_up(found * layout.scale(data, part), *loops, scaled)
+            if layout.minimum is None or layout.offset:
+                return found
+            return found + add_up(layout.minimum(data, part) * sums[token, source, number].load(), *loops, scaled)
 
         ids = itertools.count(5)
         groups, rest = divmod(values.shape[2] // (layout.parts * layout.length), blocks)

@@ -31,10 +31,10 @@ class Group(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Groups that are computed as one vector: `count` of them along an axis whose neighbours are contiguous."""
+    """Groups that are computed as one vector: as many along an axis whose neighbours are contiguous."""
 
     axis: UOp
-    count: int
+    groups: int
 
 
 # Bytes of a vector from which an instruction takes the group of all lanes.
@@ -186,7 +186,7 @@ class GroupedValues:
         """The length of a node's vectors: one group where all lanes have the same, or a row of them."""
         terms = size_of(group.terms)
         if node in self.rows:
-            return terms * self.rows[node].count
+            return terms * self.rows[node].groups
         return terms * size_of(group.lanes) if group.lanes in self.facts.axes(node) else terms
 
     def _compute(self, node: UOp, group: Group, at: dict[UOp, int]) -> Element:
