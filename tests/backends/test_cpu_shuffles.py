@@ -154,7 +154,7 @@ def transposed(rows: int, columns: int) -> UOp:
     return add(build.permute(leaf(0, rows, columns), (1, 0)), const(leaf(0, 1).dtype, 1.0))
 
 
-STREAMING = replace(cpu_target(), cache_bytes=1, cores=1, prefetch_bytes=4096)
+STREAMING = replace(cpu_target(), cache_bytes=1, cores=1, prefetched_streams=64)
 
 
 @pytest.mark.parametrize("offset", [0, 4, 32])
@@ -201,12 +201,21 @@ def test_neighbouring_lines_stay_in_the_caches() -> None:
     assert "llvm.prefetch" in text
 
 
+def test_streams_side_by_side_are_left_to_a_processor_that_prefetches_them_better() -> None:
+    few = replace(STREAMING, prefetched_streams=1)
+    alone, beside = build.alu(Ops.NEG, leaf(0, 1 << 16)), add(leaf(0, 1 << 16), leaf(1, 1 << 16))
+    assert "llvm.prefetch" in text_of(alone, few)[0]
+    assert "llvm.prefetch" not in text_of(beside, few)[0]
+    assert text_of(beside, STREAMING)[0].count("call void @llvm.prefetch") == 2
+    assert "llvm.prefetch" not in text_of(transposed(4096, 4096), few)[0]
+
+
 def test_a_stream_is_left_to_a_processor_that_prefetches_better() -> None:
     alone = replace(STREAMING, prefetch_bytes=0)
     text, _ = text_of(build.alu(Ops.NEG, leaf(0, 1 << 16)), alone)
     assert "llvm.prefetch" not in text
     # No processor knows which part of the next row a loop over columns reads.
-    text, _ = text_of(build.reduce_axis(Ops.ADD, leaf(0, 4096, 4096), (0,)), replace(alone, cores=4))
+    text, _ = text_of(build.reduce_axis(Ops.ADD, leaf(0, 960, 4096), (0,)), replace(alone, cores=4))
     assert "llvm.prefetch" in text
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen import transcendental
-from tilewright.codegen.transcendental import UNKNOWN, Range, float_range
+from tilewright.codegen.float_range import UNKNOWN, Range, float_range
 from tilewright.graph.interpreter.evaluate import evaluate
-from tilewright.graph.ops import Ops, ParamArg
-from tilewright.graph.uop import UOp
+from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
+from tilewright.graph.uop import UOp, index_const
 from tilewright.graph.walk import toposort
 
 
@@ -49,6 +49,56 @@ CASES: dict[str, tuple[UOp, Range]] = {
     ),
     "a choice by something else": ((number(size=2) < 1.0).where(X, X.const_like(0.0)), UNKNOWN),
 }
+
+
+def loop(number: int, size: int, kind: AxisType = AxisType.REDUCE) -> UOp:
+    return UOp(Ops.RANGE, dtypes.index, (index_const(size),), Axis((number,), kind))
+
+
+def loaded(position: UOp, *mask: UOp, slot: int = 0) -> UOp:
+    memory = UOp(Ops.PARAM, dtypes.float32, (), ParamArg(slot, 1 << 20))
+    return UOp(Ops.LOAD, dtypes.float32, (UOp(Ops.INDEX, dtypes.float32, (memory, position, *mask)),))
+
+
+def maximum(value: UOp, *axes: UOp) -> UOp:
+    return UOp(Ops.REDUCE, value.dtype, (value, *axes), Ops.MAX)
+
+
+ROW, FIRST, SECOND = loop(0, 64, AxisType.LOOP), loop(1, 100), loop(2, 100)
+OUTER, INNER = loop(3, 25), loop(4, 4)
+WHOLE = maximum(loaded(ROW * 100 + FIRST), FIRST)
+IN_TILES = maximum(loaded(ROW * 100 + OUTER * 4 + INNER), OUTER, INNER)
+BELOW: dict[str, tuple[UOp, UOp]] = {
+    "a value of the row": (loaded(ROW * 100 + SECOND), WHOLE),
+    "of tiles": (loaded(ROW * 100 + SECOND), IN_TILES),
+    "in tiles": (loaded(ROW * 100 + OUTER * 4 + INNER), WHOLE),
+    "of products": (loaded(ROW * 100 + SECOND) * 0.125, maximum(loaded(ROW * 100 + FIRST) * 0.125, FIRST)),
+    "the row's last value": (loaded(ROW * 100 + 99), WHOLE),
+}
+ANYWHERE: dict[str, tuple[UOp, UOp]] = {
+    "the next row": (loaded(ROW * 100 + SECOND + 100), WHOLE),
+    "one value too far": (loaded(ROW * 100 + SECOND + 1), WHOLE),
+    "one value too early": (loaded(ROW * 100 + SECOND - 1), WHOLE),
+    "other memory": (loaded(ROW * 100 + SECOND, slot=1), WHOLE),
+    "a masked value": (loaded(ROW * 100 + SECOND, SECOND < 7), WHOLE),
+    "every other value": (loaded(ROW * 100 + SECOND), maximum(loaded(ROW * 100 + FIRST * 2), FIRST)),
+    "tiles with gaps": (loaded(ROW * 200 + SECOND), maximum(loaded(ROW * 200 + OUTER * 8 + INNER), OUTER, INNER)),
+    "a loop twice": (loaded(ROW * 200 + SECOND), maximum(loaded(ROW * 200 + FIRST + FIRST // 2), FIRST)),
+    "another product": (loaded(ROW * 100 + SECOND) * 0.25, maximum(loaded(ROW * 100 + FIRST) * 0.125, FIRST)),
+    "a sum": (loaded(ROW * 100 + SECOND), UOp(Ops.REDUCE, dtypes.float32, (loaded(ROW * 100 + FIRST), FIRST), Ops.ADD)),
+}
+
+
+@pytest.mark.parametrize("name", BELOW)
+def test_a_value_is_at_most_the_maximum_of_its_row(name: str) -> None:
+    value, largest = BELOW[name]
+    assert float_range(value - largest) == (-math.inf, 0.0)
+
+
+@pytest.mark.parametrize("name", ANYWHERE)
+def test_a_value_is_not_compared_with_the_maximum_of_others(name: str) -> None:
+    value, largest = ANYWHERE[name]
+    assert float_range(value - largest) == UNKNOWN
 
 
 @pytest.mark.parametrize("name", CASES)

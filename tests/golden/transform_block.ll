@@ -21,31 +21,37 @@ loop12:
   %v14 = add nsw i32 %v10, %v13
   %v15 = mul nsw i32 %loop12.i, 8
   %v16 = add nsw i32 %v11, %v15
+  %v23 = getelementptr float, ptr %v3, i32 %v16
   br label %loop17
 loop17:
   %loop17.i = phi i32 [ 0, %loop12 ], [ %loop17.i.next, %loop17.end ]
   %v18 = add nsw i32 %v14, %loop17.i
   %v19 = getelementptr float, ptr %v1, i32 %v18
+  %v28 = getelementptr float, ptr %v5, i32 %loop17.i
   br label %loop20
 loop20:
   %loop20.i = phi i32 [ 0, %loop17 ], [ %loop20.i.next, %loop20.end ]
-  %v21 = phi float [ 0x0000000000000000, %loop17 ], [ %v30, %loop20.end ]
+  %v21 = phi float [ 0x0000000000000000, %loop17 ], [ %v32, %loop20.end ]
+  %p24.walked = phi ptr [ %v23, %loop17 ], [ %p24.next, %loop20.end ]
+  %p29.walked = phi ptr [ %v28, %loop17 ], [ %p29.next, %loop20.end ]
+  %p24 = call ptr @llvm.launder.invariant.group.p0(ptr %p24.walked)
+  %p29 = call ptr @llvm.launder.invariant.group.p0(ptr %p29.walked)
   %v22 = add nsw i32 %v16, %loop20.i
-  %v23 = getelementptr float, ptr %v3, i32 %v22
-  %v24 = load float, ptr %v23, align 4
-  %v25 = mul nsw i32 %loop20.i, 10
-  %v26 = add nsw i32 %loop17.i, %v25
-  %v27 = getelementptr float, ptr %v5, i32 %v26
-  %v28 = load float, ptr %v27, align 4
-  %v29 = fmul contract float %v24, %v28
-  %v30 = fadd contract float %v21, %v29
+  %v25 = load float, ptr %p24, align 4
+  %v26 = mul nsw i32 %loop20.i, 10
+  %v27 = add nsw i32 %loop17.i, %v26
+  %v30 = load float, ptr %p29, align 4
+  %v31 = fmul contract float %v25, %v30
+  %v32 = fadd contract float %v21, %v31
   br label %loop20.end
 loop20.end:
+  %p24.next = getelementptr float, ptr %p24, i64 1
+  %p29.next = getelementptr float, ptr %p29, i64 10
   %loop20.i.next = add nuw nsw i32 %loop20.i, 1
   %loop20.more = icmp ult i32 %loop20.i.next, 8
   br i1 %loop20.more, label %loop20, label %loop20.exit
 loop20.exit:
-  store float %v30, ptr %v19, align 4
+  store float %v32, ptr %v19, align 4
   br label %loop17.end
 loop17.end:
   %loop17.i.next = add nuw nsw i32 %loop17.i, 1
@@ -68,3 +74,4 @@ loop6.exit:
 }
 declare i32 @llvm.expect.i32(i32, i32)
 declare i32 @llvm.smin.i32(i32, i32)
+declare ptr @llvm.launder.invariant.group.p0(ptr)

@@ -11,58 +11,68 @@ entry:
 loop6:
   %loop6.i = phi i32 [ 0, %entry ], [ %loop6.i.next, %loop6.end ]
   %v7 = mul nsw i32 %loop6.i, 5
+  %v13 = getelementptr float, ptr %v5, i32 %v7
   br label %loop8
 loop8:
   %loop8.i = phi i32 [ 0, %loop6 ], [ %loop8.i.next, %loop8.end ]
+  %p10.walked = phi ptr [ %local0, %loop6 ], [ %p10.next, %loop8.end ]
+  %p14.walked = phi ptr [ %v13, %loop6 ], [ %p14.next, %loop8.end ]
+  %p10 = call ptr @llvm.launder.invariant.group.p0(ptr %p10.walked)
+  %p14 = call ptr @llvm.launder.invariant.group.p0(ptr %p14.walked)
   %v9 = mul nsw i32 %loop8.i, 5
-  %v10 = getelementptr float, ptr %local0, i32 %v9
   %v11 = mul nsw i32 %loop8.i, 10
   %v12 = add nsw i32 %v7, %v11
-  %v13 = getelementptr float, ptr %v5, i32 %v12
-  %v14 = getelementptr i8, ptr %v13, i64 480
-  call void @llvm.prefetch.p0(ptr %v14, i32 0, i32 3, i32 1)
-  %v15 = load <5 x float>, ptr %v13, align 4
-  store <5 x float> %v15, ptr %v10, align 4
+  %v15 = getelementptr i8, ptr %p14, i64 480
+  call void @llvm.prefetch.p0(ptr %v15, i32 0, i32 3, i32 1)
+  %v16 = load <5 x float>, ptr %p14, align 4
+  store <5 x float> %v16, ptr %p10, align 4
   br label %loop8.end
 loop8.end:
+  %p10.next = getelementptr float, ptr %p10, i64 5
+  %p14.next = getelementptr float, ptr %p14, i64 10
   %loop8.i.next = add nuw nsw i32 %loop8.i, 1
   %loop8.more = icmp ult i32 %loop8.i.next, 8
   br i1 %loop8.more, label %loop8, label %loop8.exit
 loop8.exit:
-  br label %loop16
-loop16:
-  %loop16.i = phi i32 [ 0, %loop8.exit ], [ %loop16.i.next, %loop16.end ]
-  %v17 = mul nsw i32 %loop16.i, 10
-  %v18 = add nsw i32 %v17, %v7
-  %v19 = getelementptr float, ptr %v1, i32 %v18
-  %v20 = mul nsw i32 %loop16.i, 8
-  br label %loop21
-loop21:
-  %loop21.i = phi i32 [ 0, %loop16 ], [ %loop21.i.next, %loop21.end ]
-  %v22 = phi <5 x float> [ splat (float 0x0000000000000000), %loop16 ], [ %v32, %loop21.end ]
-  %v23 = add nsw i32 %v20, %loop21.i
-  %v24 = getelementptr float, ptr %v3, i32 %v23
-  %v25 = load float, ptr %v24, align 4
-  %v26 = mul nsw i32 %loop21.i, 5
-  %v27 = getelementptr float, ptr %local0, i32 %v26
-  %v28 = load <5 x float>, ptr %v27, align 4
-  %v29 = insertelement <5 x float> poison, float %v25, i64 0
-  %v30 = shufflevector <5 x float> %v29, <5 x float> poison, <5 x i32> zeroinitializer
-  %v31 = fmul contract <5 x float> %v30, %v28
-  %v32 = fadd contract <5 x float> %v22, %v31
-  br label %loop21.end
-loop21.end:
-  %loop21.i.next = add nuw nsw i32 %loop21.i, 1
-  %loop21.more = icmp ult i32 %loop21.i.next, 8
-  br i1 %loop21.more, label %loop21, label %loop21.exit
-loop21.exit:
-  store <5 x float> %v32, ptr %v19, align 4
-  br label %loop16.end
-loop16.end:
-  %loop16.i.next = add nuw nsw i32 %loop16.i, 1
-  %loop16.more = icmp ult i32 %loop16.i.next, 6
-  br i1 %loop16.more, label %loop16, label %loop16.exit
-loop16.exit:
+  br label %loop17
+loop17:
+  %loop17.i = phi i32 [ 0, %loop8.exit ], [ %loop17.i.next, %loop17.end ]
+  %v18 = mul nsw i32 %loop17.i, 10
+  %v19 = add nsw i32 %v18, %v7
+  %v20 = getelementptr float, ptr %v1, i32 %v19
+  %v21 = mul nsw i32 %loop17.i, 8
+  %v25 = getelementptr float, ptr %v3, i32 %v21
+  br label %loop22
+loop22:
+  %loop22.i = phi i32 [ 0, %loop17 ], [ %loop22.i.next, %loop22.end ]
+  %v23 = phi <5 x float> [ splat (float 0x0000000000000000), %loop17 ], [ %v34, %loop22.end ]
+  %p26.walked = phi ptr [ %v25, %loop17 ], [ %p26.next, %loop22.end ]
+  %p29.walked = phi ptr [ %local0, %loop17 ], [ %p29.next, %loop22.end ]
+  %p26 = call ptr @llvm.launder.invariant.group.p0(ptr %p26.walked)
+  %p29 = call ptr @llvm.launder.invariant.group.p0(ptr %p29.walked)
+  %v24 = add nsw i32 %v21, %loop22.i
+  %v27 = load float, ptr %p26, align 4
+  %v28 = mul nsw i32 %loop22.i, 5
+  %v30 = load <5 x float>, ptr %p29, align 4
+  %v31 = insertelement <5 x float> poison, float %v27, i64 0
+  %v32 = shufflevector <5 x float> %v31, <5 x float> poison, <5 x i32> zeroinitializer
+  %v33 = fmul contract <5 x float> %v32, %v30
+  %v34 = fadd contract <5 x float> %v23, %v33
+  br label %loop22.end
+loop22.end:
+  %p26.next = getelementptr float, ptr %p26, i64 1
+  %p29.next = getelementptr float, ptr %p29, i64 5
+  %loop22.i.next = add nuw nsw i32 %loop22.i, 1
+  %loop22.more = icmp ult i32 %loop22.i.next, 8
+  br i1 %loop22.more, label %loop22, label %loop22.exit
+loop22.exit:
+  store <5 x float> %v34, ptr %v20, align 4
+  br label %loop17.end
+loop17.end:
+  %loop17.i.next = add nuw nsw i32 %loop17.i, 1
+  %loop17.more = icmp ult i32 %loop17.i.next, 6
+  br i1 %loop17.more, label %loop17, label %loop17.exit
+loop17.exit:
   br label %loop6.end
 loop6.end:
   %loop6.i.next = add nuw nsw i32 %loop6.i, 1
@@ -71,4 +81,5 @@ loop6.end:
 loop6.exit:
   ret void
 }
+declare ptr @llvm.launder.invariant.group.p0(ptr)
 declare void @llvm.prefetch.p0(ptr, i32, i32, i32)

@@ -9,6 +9,7 @@ entry:
   br label %loop6
 loop6:
   %loop6.i = phi i32 [ 0, %entry ], [ %loop6.i.next, %loop6.end ]
+  %v20 = getelementptr float, ptr %v5, i32 %loop6.i
   br label %loop7
 loop7:
   %loop7.i = phi i32 [ 0, %loop6 ], [ %loop7.i.next, %loop7.end ]
@@ -16,26 +17,31 @@ loop7:
   %v9 = add nsw i32 %loop6.i, %v8
   %v10 = getelementptr float, ptr %v1, i32 %v9
   %v11 = mul nsw i32 %loop7.i, 8
+  %v15 = getelementptr float, ptr %v3, i32 %v11
   br label %loop12
 loop12:
   %loop12.i = phi i32 [ 0, %loop7 ], [ %loop12.i.next, %loop12.end ]
-  %v13 = phi float [ 0x0000000000000000, %loop7 ], [ %v22, %loop12.end ]
+  %v13 = phi float [ 0x0000000000000000, %loop7 ], [ %v24, %loop12.end ]
+  %p16.walked = phi ptr [ %v15, %loop7 ], [ %p16.next, %loop12.end ]
+  %p21.walked = phi ptr [ %v20, %loop7 ], [ %p21.next, %loop12.end ]
+  %p16 = call ptr @llvm.launder.invariant.group.p0(ptr %p16.walked)
+  %p21 = call ptr @llvm.launder.invariant.group.p0(ptr %p21.walked)
   %v14 = add nsw i32 %v11, %loop12.i
-  %v15 = getelementptr float, ptr %v3, i32 %v14
-  %v16 = load float, ptr %v15, align 4
-  %v17 = mul nsw i32 %loop12.i, 10
-  %v18 = add nsw i32 %loop6.i, %v17
-  %v19 = getelementptr float, ptr %v5, i32 %v18
-  %v20 = load float, ptr %v19, align 4
-  %v21 = fmul contract float %v16, %v20
-  %v22 = fadd contract float %v13, %v21
+  %v17 = load float, ptr %p16, align 4
+  %v18 = mul nsw i32 %loop12.i, 10
+  %v19 = add nsw i32 %loop6.i, %v18
+  %v22 = load float, ptr %p21, align 4
+  %v23 = fmul contract float %v17, %v22
+  %v24 = fadd contract float %v13, %v23
   br label %loop12.end
 loop12.end:
+  %p16.next = getelementptr float, ptr %p16, i64 1
+  %p21.next = getelementptr float, ptr %p21, i64 10
   %loop12.i.next = add nuw nsw i32 %loop12.i, 1
   %loop12.more = icmp ult i32 %loop12.i.next, 8
   br i1 %loop12.more, label %loop12, label %loop12.exit
 loop12.exit:
-  store float %v22, ptr %v10, align 4
+  store float %v24, ptr %v10, align 4
   br label %loop7.end
 loop7.end:
   %loop7.i.next = add nuw nsw i32 %loop7.i, 1
@@ -50,3 +56,4 @@ loop6.end:
 loop6.exit:
   ret void
 }
+declare ptr @llvm.launder.invariant.group.p0(ptr)

@@ -7,7 +7,8 @@ An IDIV or MOD that is not native and remains has a dividend of at least 0 and a
 does not matter; an SHL or SHR that remains has an amount from 0 to below the width. A CAST from float to integer is
 native where the name "SATURATING_CAST" is; one that remains elsewhere has its argument in the integer's range.
 Decompositions use float64 where the target has it (the name "FLOAT64" for the builders), else integers. Where the name
-"SLOW_PATH" is, slow paths are marked (`kernels/slow_path.py`), and the renderer branches around them."""
+"NAN_MAXIMUM" is, a MAX of floats is one instruction and clamps are written as such. Where the name "SLOW_PATH" is, slow
+paths are marked (`kernels/slow_path.py`), and the renderer branches around them."""
 
 from __future__ import annotations
 
@@ -247,7 +248,7 @@ BUILDERS: dict[Op, Builder] = {
     Ops.TRUNC: _truncate,
     Ops.CAST: _saturate,
     Ops.THREEFRY: _threefry,
-    Ops.EXP2: lambda node, _native: transcendental.exp2_of(node.src[0]),
+    Ops.EXP2: lambda node, native: transcendental.exp2_of(node.src[0], "NAN_MAXIMUM" in native),
     Ops.LOG2: lambda node, _native: transcendental.log2(node.src[0]),
     Ops.SIN: lambda node, native: sine.sin(node.src[0], "FLOAT64" in native, SLOW_PATH in native),
 }

@@ -16,10 +16,11 @@ The tables come from `tools/minimax.py`. Small floats are computed in float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from tilewright.base.dtype import DType, cast_scalar, dtypes
 from tilewright.base.records import record
+from tilewright.codegen.float_range import float_range
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 
@@ -145,14 +146,15 @@ DOUBLE = Format(
 FORMATS = {dtypes.float32: SINGLE, dtypes.float64: DOUBLE}
 
 
-def exp2(x: UOp) -> UOp:
-    """2**x: subnormal results are rounded once, beyond the range it gives 0 or infinity."""
-    return through_float32(_exp2, x)
+def exp2(x: UOp, has_maximum: bool = False) -> UOp:
+    """2**x: subnormal results are rounded once, beyond the range it gives 0 or infinity. `has_maximum` says that MAX,
+    which keeps NaN, is one instruction."""
+    return through_float32(lambda y: _exp2(y, has_maximum), x)
 
 
-def exp(x: UOp) -> UOp:
+def exp(x: UOp, has_maximum: bool = False) -> UOp:
     """e**x with the argument reduced by a two-part ln 2; exp2(x * log2(e)) would multiply the product's error by x."""
-    return through_float32(_exp, x)
+    return through_float32(lambda y: _exp(y, has_maximum), x)
 
 
 def log2(x: UOp) -> UOp:
@@ -177,12 +179,12 @@ def through_float32(function: Callable[[UOp], UOp], x: UOp) -> UOp:
 # ---------------------------------------------------------------- recognising exp and log
 
 
-def exp2_of(x: UOp) -> UOp:
+def exp2_of(x: UOp, has_maximum: bool = False) -> UOp:
     """EXP2(x). Where x is y * log2(e), as `exp` is spelt in a graph, the value is that of exp(y)."""
     for factor, other in (x.src, x.src[::-1]) if x.op is Ops.MUL else ():
         if other.is_const and abs(other.arg) == cast_scalar(LOG2_E, x.dtype):
-            return exp(factor if other.arg > 0 else -factor)
-    return exp2(x)
+            return exp(factor if other.arg > 0 else -factor, has_maximum)
+    return exp2(x, has_maximum)
 
 
 def is_natural_log(product: UOp) -> bool:
@@ -206,12 +208,12 @@ def polynomial(x: UOp, coefficients: tuple[float, ...]) -> UOp:
     return value
 
 
-def _bounded(x: UOp, low: float, high: float, beyond: float) -> UOp:
+def _bounded(x: UOp, low: float, high: float, beyond: float, has_maximum: bool) -> UOp:
     """x clamped to at least `low`, and `beyond` above `high`; NaN stays NaN. Comparisons that the range of x decides
     are omitted."""
     least, greatest = float_range(x)
     if least < low:
-        x = (x < low).where(x.const_like(low), x)
+        x = x.maximum(low) if has_maximum else (x < low).where(x.const_like(low), x)
     return (x > high).where(x.const_like(beyond), x) if greatest > high else x
 
 
@@ -241,21 +243,21 @@ def _times_power(value: UOp, shifted: UOp, is_tame: bool) -> UOp:
     return value * rest.bitcast(value.dtype) * half.bitcast(value.dtype)
 
 
-def _exp2(x: UOp) -> UOp:
+def _exp2(x: UOp, has_maximum: bool) -> UOp:
     form = FORMATS[x.dtype]
     is_tame = _is_tame(x, form, 1.0)
     # At the lower end both factors of `_times_power` are 0, so that a masked-out -inf does not take the time of an
     # underflow. Past the upper end both are infinite: a product that overflows only by rounding might be contracted to
     # FMA first.
-    x = _bounded(x, -2.0 * form.bias, form.largest_exp2, 2.0 * form.bias + 2.0)
+    x = _bounded(x, -2.0 * form.bias, form.largest_exp2, 2.0 * form.bias + 2.0, has_maximum)
     shifted = x + _shifter(form, is_tame)
     return _times_power(polynomial(x - (shifted - _shifter(form, is_tame)), form.exp2), shifted, is_tame)
 
 
-def _exp(x: UOp) -> UOp:
+def _exp(x: UOp, has_maximum: bool) -> UOp:
     form = FORMATS[x.dtype]
     is_tame = _is_tame(x, form, LN_2)
-    x = _bounded(x, -2.0 * form.bias * LN_2, form.largest_exp, (2.0 * form.bias + 2.0) * LN_2)
+    x = _bounded(x, -2.0 * form.bias * LN_2, form.largest_exp, (2.0 * form.bias + 2.0) * LN_2, has_maximum)
     shifted = x * LOG2_E + _shifter(form, is_tame)
     whole = shifted - _shifter(form, is_tame)
     rest = (x - whole * form.ln2_high) - whole * form.ln2_low
@@ -291,61 +293,3 @@ def _logarithm(x: UOp, table: tuple[float, ...], unit_high: float, unit_low: flo
 def _logarithm_of_special(x: UOp, value: UOp) -> UOp:
     at_most_zero = x.eq(0.0).where(x.const_like(-math.inf), math.nan)
     return (x > 0.0).where((x < math.inf).where(value, x), at_most_zero)
-
-
-# ---------------------------------------------------------------- ranges of floats
-
-
-Range = tuple[float, float]
-UNKNOWN: Range = (-math.inf, math.inf)
-# How deep to look: a limit is close to the function that needs it, and each choice doubles the work.
-DEPTH = 6
-
-
-def float_range(x: UOp, known: Mapping[UOp, Range] | None = None, depth: int = DEPTH) -> Range:
-    """`known` are the ranges of nodes inside a choice."""
-    found = (known or {}).get(x)
-    if found is not None:
-        return found
-    if x.is_const:
-        return UNKNOWN if math.isnan(x.arg) else (float(x.arg), float(x.arg))
-    if depth == 0:
-        return UNKNOWN
-    if x.op is Ops.WHERE and x.src[0].op is Ops.CMPLT:
-        return _choice_range(x, known or {}, depth)
-    if x.op is Ops.NEG:
-        low, high = float_range(x.src[0], known, depth - 1)
-        return (-high, -low)
-    if x.op is Ops.MUL:
-        left, right = (float_range(source, known, depth - 1) for source in x.src)
-        return _product_range(left, right, x.src[0] is x.src[1])
-    return UNKNOWN
-
-
-def _choice_range(x: UOp, known: Mapping[UOp, Range], depth: int) -> Range:
-    """The range of each side, given what the comparison implies for its operands there. On the second side it implies
-    nothing where the other operand may be NaN, since comparisons with NaN are false."""
-    condition, yes, no = x.src
-    smaller, larger = condition.src
-    (low, high), (other_low, other_high) = (float_range(source, known, depth - 1) for source in condition.src)
-    if_less = {smaller: (low, min(high, other_high)), larger: (max(low, other_low), other_high)}
-    if_not = {}
-    if _is_number(larger):
-        if_not[smaller] = (max(low, other_low), high)
-    if _is_number(smaller):
-        if_not[larger] = (other_low, min(high, other_high))
-    sides = [float_range(side, {**known, **facts}, depth - 1) for side, facts in ((yes, if_less), (no, if_not))]
-    return (min(side[0] for side in sides), max(side[1] for side in sides))
-
-
-def _is_number(x: UOp) -> bool:
-    return x.is_const and not math.isnan(x.arg)
-
-
-def _product_range(left: Range, right: Range, is_square: bool) -> Range:
-    if is_square:
-        greatest = max(abs(left[0]), abs(left[1]))
-        least = 0.0 if left[0] <= 0.0 <= left[1] else min(abs(left[0]), abs(left[1]))
-        return (least * least, greatest * greatest)
-    corners = [x * y for x in left for y in right]
-    return UNKNOWN if any(map(math.isnan, corners)) else (min(corners), max(corners))

@@ -34,6 +34,11 @@ LONG_PRODUCT = 1 << 12
 LARGE_COLUMNS = 1 << 18
 MIN_PARTIALS = 1 << 16
 MIN_COLUMN_PART = 32
+# Sums of columns on a CPU: the parts, the least rows of one, and the bytes of a row from which a part of each row, one
+# for each core, is a long stream as well.
+ROW_PARTS, MIN_ROW_PARTS = 16, 4
+MIN_ROWS = 64
+LONG_ROW = 1 << 17
 # Results per core that keep a device with work-groups busy, and the most parts that an axis is cut into for them.
 RESULTS_PER_CORE = 8
 MAX_GROUP_PARTS = 1024
@@ -67,7 +72,7 @@ def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
         return _fill_cores(node, target)
     is_narrow = node.arg[0] is Ops.ADD and results <= FEW_PRODUCTS and is_product(source, axes)
     if results > (FEW_PRODUCTS if is_narrow else FEW_RESULTS):
-        return _split_product(node) or (_split_columns(node, work, results) if group_cores else None)
+        return _split_product(node) or (_split_columns if group_cores else _split_rows)(node, work, results)
     if results == 0 or work // results < LARGE_REDUCTION:
         return None
     axis = max(axes, key=lambda a: (source.shape[a] >= FEW_RESULTS, -a, source.shape[a]))
@@ -141,6 +146,26 @@ def _split_columns(node: UOp, work: int, results: int) -> UOp | None:
     if 4 * parts < max_parts:
         return _split_padded(node, axis, 1 << (max_parts.bit_length() - 1))
     return _split_axis(source, source.shape, node, axis, parts) if parts > 1 else None
+
+
+def _split_rows(node: UOp, work: int, results: int) -> UOp | None:
+    """Sums over the rows of a matrix that no cache holds, on a CPU. A core that takes whole rows reads one stream from
+    row to row; where each core takes a part of every row, the streams are short."""
+    source = node.src[0]
+    _, axes = node.arg
+    summed = [axis for axis in sorted(axes) if source.shape[axis] > 1]
+    own = contiguous_axis(source)
+    if work < LONG_REDUCTION or not summed or own in axes or is_product(source, axes):
+        return None
+    # A factor that is transposed, as that of a vector by a matrix, has its columns in front.
+    columns = source.shape[own] if own < summed[-1] else max_count(source.shape[summed[-1] + 1 :])
+    if results >= ROW_PARTS * columns or columns * node.dtype.itemsize >= LONG_ROW:
+        return None  # there are as many matrices already, or parts of a row are long
+    size, most = source.shape[summed[0]], min(ROW_PARTS, work // results // MIN_ROWS)
+    parts = max((n for n in range(MIN_ROW_PARTS, most + 1) if size % n == 0), default=1)
+    if parts == 1:
+        return _split_with_padding(node, summed[0], most, is_stored=True) if most * MAX_PADDING <= size else None
+    return _split_axis(source, source.shape, node, summed[0], parts, is_stored=True)
 
 
 def contiguous_axis(node: UOp) -> int:
@@ -285,35 +310,41 @@ def _is_spread(factor: UOp, axes: tuple[int, ...]) -> bool:
     return any(own < wide and axis not in axes for axis, (own, wide) in enumerate(zip(before, factor.shape)))
 
 
-def _split_axis(source: UOp, shape: Shape, node: UOp, axis: int, parts: int) -> UOp:
+def _split_axis(source: UOp, shape: Shape, node: UOp, axis: int, parts: int, is_stored: bool = False) -> UOp:
     """Parts are the first axis where adjacent results are adjacent in what is read: the results of a part are then
-    stored contiguously, in vectors; otherwise they would be stored at a stride of `parts`."""
+    stored contiguously, in vectors; otherwise they would be stored at a stride of `parts`. A short sum
+    of sums would be one kernel again, were the first not stored."""
     op, axes = node.arg
     if max_count(shape[:axis]) > 1 and any(own not in axes for own in _contiguous_axes(source)):
         split = (*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :])
         order = (axis, *(a for a in range(len(split)) if a != axis))
         first = build.permute(build.reshape(source, split), order)
         sums = build.reduce_axis(op, first, tuple(sorted(a + 1 for a in axes)))
+        sums = build.contiguous(sums) if is_stored else sums
         return build.reshape(build.reduce_axis(op, sums, (0,)), node.shape)
     split = (*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :])
     moved = tuple(a + (a >= axis) for a in axes if a != axis)
     first_axes = tuple(sorted((axis + 1, *moved)))
     first = UOp(Ops.REDUCE_AXIS, node.dtype, (UOp(Ops.RESHAPE, source.dtype, (source,), split),), (op, first_axes))
+    first = build.contiguous(first) if is_stored else first
     second = UOp(Ops.REDUCE_AXIS, node.dtype, (first,), (op, (axis,)))
     return UOp(Ops.RESHAPE, node.dtype, (second,), node.shape)
 
 
 def _split_padded(node: UOp, axis: int, max_parts: int = MAX_PARTS) -> UOp | None:
     """An axis without divisors is padded with the identity of the reduction."""
-    source = node.src[0]
-    op, _ = node.arg
-    size = source.shape[axis]
-    reduced = max_count(source.shape) // max_count(node.shape)
+    size = node.src[0].shape[axis]
+    reduced = max_count(node.src[0].shape) // max_count(node.shape)
     parts = FEW_RESULTS if reduced < LONG_REDUCTION else max_parts
     while parts * MAX_PADDING > size:
         parts //= 2
-    if parts < 2:
-        return None
+    return _split_with_padding(node, axis, parts) if parts > 1 else None
+
+
+def _split_with_padding(node: UOp, axis: int, parts: int, is_stored: bool = False) -> UOp:
+    source = node.src[0]
+    op, _ = node.arg
+    size = source.shape[axis]
     filled = -(-size // parts) * parts
     padding = tuple((0, filled - size) if a == axis else (0, 0) for a in range(len(source.shape)))
     padded = UOp(Ops.PAD, source.dtype, (source,), padding)
@@ -323,4 +354,4 @@ def _split_padded(node: UOp, axis: int, max_parts: int = MAX_PARTS) -> UOp | Non
         everywhere = UOp(Ops.EXPAND, dtypes.int64, (position,), padded.shape)
         identity = const(source.dtype, reduce_identity(op, source.dtype))
         padded = (everywhere < size).where(padded, identity)
-    return _split_axis(padded, padded.shape, node, axis, parts)
+    return _split_axis(padded, padded.shape, node, axis, parts, is_stored)

@@ -66,8 +66,14 @@ def row_vectors(view: KernelView, axis: UOp, lanes: int) -> int:
         return 0
     room = view.target.l1_bytes // SPILL_SHARE // max(node.dtype.itemsize for node in view.reduces)
     least = target.independent_vectors if is_spilled(view, axis, lanes) else 0
-    parts = 2 * view.target.cores if view.target.cores > 1 else 1
+    parts = -(-view.target.cores // max(1, _tasks_around(view, axis)))
     return max(min(-(-size_of(axis) // parts), room) // lanes, least)
+
+
+def _tasks_around(view: KernelView, axis: UOp) -> int:
+    """How many tasks the other loops of the results are."""
+    loops = [loop for loop in view.of_kind(AxisType.LOOP) if loop is not axis and loop not in view.reduce_axes]
+    return math.prod(size_of(loop) for loop in loops if is_counted(loop))
 
 
 def is_spilled(view: KernelView, axis: UOp, lanes: int) -> bool:
@@ -95,7 +101,8 @@ def stream_rows(builder: OptBuilder, axis: UOp, vectors: int, lanes: int) -> Non
         split_into_streams(builder, rows[-1], OptOps.UNROLL, builder.target.read_streams // 2)
     columns = builder.view.of_kind(AxisType.LOOP)[-1]
     tile = math.prod(size_of(found) for found in builder.view.of_kind(AxisType.UPCAST))
-    amount = part_of_row(size_of(columns), vectors * lanes // tile, tile * itemsize, builder.target)
+    tasks = _tasks_around(builder.view, columns)
+    amount = part_of_row(size_of(columns), tasks, vectors * lanes // tile, tile * itemsize, builder.target)
     if check_block(builder.view, columns, amount) is None:
         builder.apply(OptOps.BLOCK, columns, amount)
     *around, columns = builder.view.of_kind(AxisType.LOOP)
@@ -108,12 +115,13 @@ def stream_rows(builder: OptBuilder, axis: UOp, vectors: int, lanes: int) -> Non
         builder.apply(OptOps.SPILL, columns)
 
 
-def part_of_row(tiles: int, most: int, tile_bytes: int, target: Target) -> int:
-    """How many tiles of a row are one task: about a page, as less is prefetched badly, with a high utilisation."""
+def part_of_row(tiles: int, around: int, most: int, tile_bytes: int, target: Target) -> int:
+    """How many tiles of a row are one task: a page or more, as less is prefetched badly, with a high utilisation. There
+    are `around` rows at a time."""
     fitting = [amount for amount in range(1, max(1, most) + 1) if tiles % amount == 0]
 
     def worth(amount: int) -> float:
-        return utilisation(tiles // amount, target.cores) * min(1.0, amount * tile_bytes / target.page_bytes)
+        return utilisation(around * tiles // amount, target.cores) * min(1.0, amount * tile_bytes / target.page_bytes)
 
     return max(fitting, key=lambda amount: (worth(amount), amount))
 

@@ -57,6 +57,10 @@ class Processor(NamedTuple):
         """Whether one instruction converts a vector of floats to integers as `graph/ops.py` defines it."""
         return self.instruction_set == "aarch64"
 
+    def has_nan_maximum(self) -> bool:
+        """Whether one instruction gives the larger of two floats, and NaN where one of them is NaN."""
+        return self.instruction_set == "aarch64"
+
     def dot_products(self) -> tuple[DotProduct, ...]:
         """The dot-product instructions, for registers as wide as `vector` says."""
         if self.instruction_set == "aarch64":

@@ -31,9 +31,10 @@ class Prefetch:
         self.target = program.target
         self.copied = _copied_indices(program)
         self.walking: dict[Row, list[UOp]] = {}  # the loops that walk a row, in order
-        loops: list[UOp] = []
+        self.loads: dict[UOp, int] = {}  # the number of loads in each innermost loop
+        loops = [axis for axis in program.global_ranges if axis.arg.kind is AxisType.THREAD]
         for node in program.body:
-            if node.op is Ops.RANGE and not node.arg.kind.is_tile:
+            if node.op is Ops.RANGE and not node.arg.kind.is_tile and node not in loops:
                 loops.append(node)
             elif node.op is Ops.END:
                 loops.pop()
@@ -41,6 +42,7 @@ class Prefetch:
                 walking = self.walking.setdefault(_row(node.src[0], _pieces(loops)), [])
                 if loops[-1] not in walking:
                     walking.append(loops[-1])
+                self.loads[loops[-1]] = self.loads.get(loops[-1], 0) + 1
 
     def bytes_ahead(self, index: UOp, row_bytes: int, loops: Sequence[UOp]) -> int:
         """`loops` are those around the load, the innermost last; `row_bytes` is what it takes at once."""
@@ -55,13 +57,16 @@ class Prefetch:
         late for its own loads."""
         base, _ = tile_part(index.src[1])
         pieces = _pieces(loops)
-        distance = self.target.prefetch_bytes
+        loop, itemsize = loops[-1], memory_of(index).dtype.itemsize
+        walking = self.walking.get(_row(index, pieces), [loop])
+        tile = math.prod(size_of(axis) for axis in index.src[1].ranges if axis.arg.kind.is_tile)
+        streams = self.loads.get(loop, 1) * len(walking) * tile * itemsize // row_bytes
+        distance = self.target.prefetch_bytes if streams <= self.target.prefetched_streams else 0
         if base is None or len(loops) == len(pieces):
             return distance
-        loop, around = loops[-1], loops[-1 - len(pieces)]
+        around = loops[-1 - len(pieces)]
         walked = math.prod(map(size_of, pieces)) * row_bytes
-        following = coefficient(base, around) * memory_of(index).dtype.itemsize
-        walking = self.walking.get(_row(index, pieces), [loop])
+        following = coefficient(base, around) * itemsize
         if len(walking) > 1 and walked <= self.target.page_bytes:
             return following if walking[-1] is loop else 0
         return following if walked < min(following, LONG_WALK_BYTES) else distance
