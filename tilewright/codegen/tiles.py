@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tilewright.base.dtype import DType, dtypes, wrap_int
 from tilewright.graph.affine import affine
@@ -69,18 +69,24 @@ def _is_known(node: UOp) -> bool:
 
 def tile_value(node: UOp, at: Mapping[UOp, int]) -> int:
     """The value of a tile expression at one element of the tile."""
-    values: dict[UOp, int] = {}
+    return tile_values(node, (at,))[0]
+
+
+def tile_values(node: UOp, elements: Sequence[Mapping[UOp, int]]) -> list[int]:
+    """The values of a tile expression at several elements of the tile."""
+    values: dict[UOp, list[int]] = {}
     for each in toposort(node):
         if each.op is Ops.RANGE:
-            values[each] = at[each]
+            values[each] = [at[each] for at in elements]
             continue
         if each.op is Ops.CONST:
-            values[each] = int(each.arg)
+            values[each] = [int(each.arg)] * len(elements)
             continue
         sources = [values[source] for source in each.src]
         meaning = each.op.value
-        value = sources[0] if meaning is None else meaning(ScalarMath, *sources)
-        values[each] = int(bool(value)) if each.dtype.is_bool else wrap_int(int(value), each.dtype)
+        found = sources[0] if meaning is None else [meaning(ScalarMath, *given) for given in zip(*sources)]
+        dtype = each.dtype
+        values[each] = [int(bool(one)) if dtype.is_bool else wrap_int(int(one), dtype) for one in found]
     return values[node]
 
 

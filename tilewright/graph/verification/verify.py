@@ -25,7 +25,6 @@ from tilewright.graph.verification.tensor_nodes import (
 from tilewright.graph.walk import toposort
 
 NODE_RULES: tuple[NodeRule, ...] = TENSOR_RULES + KERNEL_RULES
-_RULES_OF: dict[Op, tuple[NodeRule, ...]] = {op: tuple(rule for rule in NODE_RULES if op in rule.ops) for op in ALL_OPS}
 
 # A node and what is wrong with it.
 Fault = tuple[UOp, str]
@@ -176,6 +175,19 @@ PROGRAM_STAGE = Stage(
 )
 
 
+RulesOf = dict[Op, tuple[NodeRule, ...]]
+
+
+def _by_op(rules: tuple[NodeRule, ...]) -> RulesOf:
+    return {op: tuple(rule for rule in rules if op in rule.ops) for op in ALL_OPS}
+
+
+_RULES_OF: RulesOf = _by_op(NODE_RULES)
+_STAGE_RULES: dict[str, RulesOf] = {
+    stage.name: _by_op(stage.node_rules) for stage in (TENSOR_STAGE, KERNEL_STAGE, PROGRAM_STAGE)
+}
+
+
 # ---------------------------------------------------------------- entries
 
 
@@ -213,25 +225,18 @@ def _verify_graph(stage: Stage, root: UOp, pass_name: str) -> None:
 
 
 def _verify_nodes(stage: Stage, nodes: Iterable[UOp], pass_name: str) -> None:
-    mark = f"verified-{stage.name}"
+    mark, stage_rules = f"verified-{stage.name}", _STAGE_RULES[stage.name]
     for node in nodes:
         known = node.cache
         if mark in known:
             continue
         if node.op not in stage.ops:
             _refuse(stage, "stage-ops", (node, f"{node.op.name} does not belong to this stage"), pass_name)
-        if "verified" not in known:
-            _try_rules(stage, _RULES_OF[node.op], node, pass_name)
-            known["verified"] = True
-        _try_rules(stage, stage.node_rules, node, pass_name)
-        known[mark] = True
-
-
-def _try_rules(stage: Stage, rules: Iterable[NodeRule], node: UOp, pass_name: str) -> None:
-    for rule in rules:
-        complaint = rule.check(node) if node.op in rule.ops else None
-        if complaint is not None:
-            _refuse(stage, rule.name, (node, f"{node.op.name} {complaint}"), pass_name)
+        for rule in stage_rules[node.op] if "verified" in known else _RULES_OF[node.op] + stage_rules[node.op]:
+            complaint = rule.check(node)
+            if complaint is not None:
+                _refuse(stage, rule.name, (node, f"{node.op.name} {complaint}"), pass_name)
+        known["verified"] = known[mark] = True
 
 
 def _refuse(stage: Stage, rule: str, fault: Fault | None, pass_name: str) -> None:

@@ -17,7 +17,7 @@ from tilewright.backends.cpu.rendering.loads import Loads, span_count
 from tilewright.backends.cpu.rendering.shuffles import interleave, shuffle_mask
 from tilewright.backends.cpu.rendering.strided_words import Words, find_stride, find_words, load_words
 from tilewright.base.records import NamedTuple
-from tilewright.codegen.tiles import Coordinates, is_tile_expression, tile_part, tile_value
+from tilewright.codegen.tiles import Coordinates, is_tile_expression, tile_part, tile_values
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of, toposort
@@ -124,7 +124,8 @@ class GroupedValues:
         split = self.memory.constant_position(load.src[0])
         assert split is not None
         elements = self._elements(group, at, count)
-        return [sum(tile_value(part, element) for part in split[1:]) for element in elements]
+        columns = [tile_values(part, elements) for part in split[1:]]
+        return [sum(parts) for parts in zip([0] * count, *columns)]
 
     def join_groups(self, factor: UOp, group: Group) -> None:
         """Computes neighbouring groups of a factor as one vector, where all lanes take the same group: for instructions
@@ -218,7 +219,7 @@ class GroupedValues:
 
     def _constants(self, node: UOp, group: Group, at: dict[UOp, int], count: int, row: Row | None) -> str:
         kind = scalar_type(node.dtype)
-        values = (tile_value(node, element) for element in self._elements(group, at, count, row))
+        values = tile_values(node, self._elements(group, at, count, row))
         return "<" + ", ".join(f"{kind} {literal(node.dtype, value)}" for value in values) + ">"
 
     # ------------------------------------------------------------ loads
