@@ -13,7 +13,7 @@ from tests.kernel.test_products import matrices
 from tilewright import Tensor
 from tilewright.backends.cpu.device import cpu_target
 from tilewright.backends.cpu.rendering.renderer import render
-from tilewright.backends.cpu.rendering.walked_loops import MAX_POINTERS, walked_loops
+from tilewright.backends.cpu.rendering.walked_loops import MAX_POINTERS, is_sum, step_of, walked_loops
 from tilewright.codegen.pipeline import lower
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
@@ -42,6 +42,15 @@ def test_maps_and_loops_over_many_buffers_are_left_to_llvm(count: int) -> None:
         total = total + leaf(number, 40, 50)
     made = total if count == 2 else build.reduce_axis(Ops.ADD, total, (1,))
     assert not walked_loops(program_of("loops", made, (), TARGET))
+
+
+def test_only_a_sum_has_its_first_position_in_front_of_the_loop() -> None:
+    """An expression that was not simplified moves on by a constant and begins anywhere."""
+    row, column = UOp.range(5, 0), UOp.range(7, 1)
+    assert is_sum(row * 7 + column * 2, column)
+    for base in ((row + column) * 7, (column + 3) * 7):
+        assert step_of(base, column) == 7
+        assert not is_sum(base, column)
 
 
 @pytest.mark.parametrize("rows", [1, 7, 40])

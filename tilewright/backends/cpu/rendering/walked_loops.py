@@ -45,7 +45,18 @@ def _is_walked(axis: UOp, body: list[UOp]) -> bool:
         return False
     bases = [(memory_of(index), base) for index in indices if (base := base_of(index)) is not None]
     walked = {(memory, base) for memory, base in bases if axis in base.ranges}
-    return len(walked) <= MAX_POINTERS and all(step_of(base, axis) for _, base in walked)
+    return len(walked) <= MAX_POINTERS and all(step_of(base, axis) and is_sum(base, axis) for _, base in walked)
+
+
+def is_sum(base: UOp, axis: UOp) -> bool:
+    """Whether a position is a sum of multiples of the counter and of parts that the loop does not change, so that its
+    value in the first iteration is the sum of those parts. Without simplification it may be (x + axis) * 7."""
+    if axis not in base.ranges:
+        return True
+    if base.op is Ops.ADD:
+        return all(is_sum(part, axis) for part in base.src)
+    form = affine(base)
+    return not form.constant and set(form.terms) == {axis}
 
 
 def base_of(index: UOp) -> UOp | None:
