@@ -121,6 +121,28 @@ def test_what_is_added_to_is_read_where_sums_are_stored(chosen: None) -> None:
         assert len(card.programs) - before == 3
 
 
+@pytest.mark.parametrize("kind", ["zeros", "a product", "bfloat16"])
+def test_what_is_added_to_is_not_stored_for_the_sums(kind: str, chosen: None) -> None:
+    x, values = generator.integers(-4, 5, (2, 90)).astype(np.float32)
+    index = generator.integers(0, 90, 90)
+    with emulated_card(cores=2) as card:
+        own, places, terms = (given(array).realize() for array in (x, index, values))
+        if kind == "bfloat16":
+            own, terms = (each.cast(dtypes.bfloat16).realize() for each in (own, terms))
+        before = len(card.programs)
+        if kind == "zeros":
+            own = Tensor.zeros(90, device=NAME)
+        elif kind == "a product":
+            own = own * own
+        found = own.scatter_add(0, places, terms).cast(dtypes.float32).numpy()
+        made = [program.name for program in card.programs[before:]]
+    want = {"zeros": x * 0, "a product": x * x, "bfloat16": x}[kind].astype(np.float64)
+    np.add.at(want, index, values.astype(np.float64))
+    np.testing.assert_array_equal(found, want)
+    assert made[1:3] == ["order_by_bucket", "sum_buckets"]
+    assert len(made) == 4
+
+
 def test_a_sum_that_is_used_twice_is_added_to_its_tensor_as_well(chosen: None) -> None:
     x, values = generator.standard_normal((2, 90)).astype(np.float32)
     index = generator.integers(0, 90, 90)

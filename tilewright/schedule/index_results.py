@@ -19,12 +19,14 @@ def added_to_own(node: UOp) -> UOp | None:
     """
     before: where(sums == 0, own, own + sums)        sums: what a kernel stores
     after:  what a kernel stores that loads the elements of `own` as well
+
+    What is not in memory would be stored for it, where a kernel of the results computes it.
     """
     if node.op is not Ops.WHERE or node.src[2].op is not Ops.ADD or node.src[0].op is not Ops.CMPEQ:
         return None
     match, own, added = node.src
     others = [source for source in added.src if source is not own]
-    if len(others) != 1 or match.src[0] is not others[0] or own.shape != node.shape:
+    if len(others) != 1 or match.src[0] is not others[0] or own.shape != node.shape or not build.is_stored(own):
         return None
     zero, kernel = build.scalar_of(match.src[1]), _without_moves(others[0])
     if zero is None or not zero.is_const or zero.arg != 0 or kernel.op is not Ops.CUSTOM_KERNEL:

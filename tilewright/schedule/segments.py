@@ -48,6 +48,7 @@ MAX_NUMBER = (1 << 31) - 1
 # other work compares for each of its elements.
 MIN_PASSES = 1 << 19
 MAX_COMPARED = 32
+_SHORT_FLOATS = (dtypes.float16, dtypes.bfloat16)
 
 
 class IndexedReduction(NamedTuple):
@@ -304,8 +305,17 @@ def match_indexed_reduction(node: UOp) -> IndexedReduction | None:
         is_spread = numbers.shape == tuple(_without(source.shape, output))
         if given.shape[output] == 1 and (is_spread or numbers.shape == _only(source.shape, terms)):
             is_spread &= numbers.shape != _only(source.shape, terms)
+            given = _before_widening(given) if op is Ops.ADD else given
             return IndexedReduction(op, numbers, given, output, terms, source.shape[output], is_spread)
     return None
+
+
+def _before_widening(values: UOp) -> UOp:
+    """Short floats as they are in memory: the kernels convert what they load."""
+    cast = values.src[0] if values.op is Ops.RESHAPE else values
+    if cast.op is not Ops.CAST or cast.dtype is not dtypes.float32 or cast.src[0].dtype not in _SHORT_FLOATS:
+        return values
+    return build.reshape(cast.src[0], values.shape)
 
 
 def _without(shape: tuple[int, ...], axis: int) -> list[int]:

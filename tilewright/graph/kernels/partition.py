@@ -108,7 +108,7 @@ class Partition(NamedTuple):
 
 def plan_partition(values: Shape, count: int, dtype: DType, target: Target) -> Partition | None:
     """The largest blocks whose ordering fits into local memory; None where there are none."""
-    if not {_MASK, NUMBER} <= target.atomics or target.max_group_size < TEAM:
+    if not {_MASK, NUMBER} <= target.atomics or min(target.max_group_size, target.warp_size) < TEAM:
         return None
     threads = min(THREADS, target.max_group_size) // TEAM * TEAM
     plans = (_plan(values, count, dtype, target, part) for part in (threads, threads // 2, threads // 4))
