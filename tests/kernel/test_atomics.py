@@ -311,5 +311,5 @@ def test_a_plain_read_beside_atomic_stores_is_a_race() -> None:
 
 
 def test_a_target_without_atomic_operations_refuses_them() -> None:
-    with emulated_card() as card, pytest.raises(UnsupportedError, match="combines int32 in memory by ADD"):
+    with emulated_card() as card, pytest.raises(UnsupportedError, match="updates int32 atomically"):
         lower(counting_kernel(10), replace(card.target, atomics=frozenset()))
