@@ -82,7 +82,8 @@ def test_a_model_without_forward_says_so() -> None:
 
 
 ACTIVATIONS = ["CELU", "ELU", "GELU", "GLU", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU", "LogSigmoid", "Mish"]
-ACTIVATIONS += ["ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid", "Softplus", "Softsign", "Tanh", "PReLU"]
+ACTIVATIONS += ["ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid", "Softplus", "Softsign", "Tanh", "PReLU", "Hardshrink"]
+ACTIVATIONS += ["Softshrink", "Tanhshrink"]
 LAYERS: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
     *((name, {}, (3, 6)) for name in ACTIVATIONS),
     ("ELU", {"alpha": 0.5, "inplace": True}, (3, 6)),
@@ -106,6 +107,26 @@ LAYERS: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
     ("ZeroPad2d", {"padding": (1, 2, 0, 3)}, (2, 3, 4, 5)),
     ("ZeroPad2d", {"padding": 2}, (2, 3, 4, 5)),
     ("Flatten", {}, (2, 3, 4)),
+    ("Softmin", {"dim": 1}, (3, 6)),
+    ("Threshold", {"threshold": 0.5, "value": -1.0}, (3, 6)),
+    ("AdaptiveAvgPool3d", {"output_size": 2}, (2, 3, 5, 4, 6)),
+    ("AdaptiveMaxPool1d", {"output_size": 3}, (2, 3, 8)),
+    ("AdaptiveMaxPool3d", {"output_size": (2, 1, 3)}, (2, 3, 5, 4, 6)),
+    ("ChannelShuffle", {"groups": 3}, (2, 6, 4, 4)),
+    ("PixelUnshuffle", {"downscale_factor": 2}, (2, 3, 4, 6)),
+    ("ConstantPad1d", {"padding": (1, 2), "value": 3.5}, (2, 3, 4)),
+    ("ConstantPad3d", {"padding": 1, "value": -1.0}, (1, 2, 3, 4, 5)),
+    ("ZeroPad1d", {"padding": 2}, (2, 3, 4)),
+    ("ReflectionPad1d", {"padding": (2, 1)}, (2, 3, 4)),
+    ("ReflectionPad2d", {"padding": (1, 2, 0, 3)}, (2, 3, 4, 5)),
+    ("ReplicationPad2d", {"padding": 2}, (2, 3, 4, 5)),
+    ("ReplicationPad3d", {"padding": (1, 0, 2, 1, 0, 3)}, (1, 2, 3, 4, 5)),
+    ("CircularPad2d", {"padding": (1, 2, 3, 0)}, (2, 3, 4, 5)),
+    ("InstanceNorm1d", {"num_features": 3}, (2, 3, 9)),
+    ("InstanceNorm2d", {"num_features": 3, "affine": True, "eps": 1e-3}, (2, 3, 4, 5)),
+    ("InstanceNorm3d", {"num_features": 2}, (1, 2, 3, 4, 5)),
+    ("LayerNorm", {"normalized_shape": 6, "bias": False}, (3, 6)),
+    ("Dropout1d", {"p": 0.5}, (2, 3, 4)),
 ]
 
 
@@ -115,7 +136,7 @@ def test_a_layer_is_that_of_torch(name: str, arguments: dict[str, Any], shape: t
     import torch
 
     x = RNG.standard_normal(shape).astype(np.float32) * 3
-    expected = getattr(torch.nn, name)(**arguments)(torch.tensor(x)).detach().numpy()
+    expected = getattr(torch.nn, name)(**arguments).eval()(torch.tensor(x)).detach().numpy()
     layer = pickle.loads(pickle.dumps(getattr(nn, name)(**arguments)))
     np.testing.assert_allclose(layer(Tensor(x)).numpy(), expected, rtol=1e-4, atol=1e-5)
     assert type(layer).__doc__
@@ -129,6 +150,9 @@ LOSSES: list[tuple[str, dict[str, Any]]] = [
     ("L1Loss", {}),
     ("MSELoss", {"reduction": "none"}),
     ("SmoothL1Loss", {"beta": 0.3}),
+    ("PoissonNLLLoss", {"log_input": False}),
+    ("CosineSimilarity", {"dim": 0}),
+    ("PairwiseDistance", {"p": 1.0}),
 ]
 
 
@@ -183,6 +207,62 @@ def test_convolutions_of_space(name: str) -> None:
     nn.state.load_state_dict(ours, {key: Tensor(value.detach().numpy()) for key, value in theirs.state_dict().items()})
     x = RNG.standard_normal((2, 2, 5, 6, 7)).astype(np.float32)
     np.testing.assert_allclose(ours(Tensor(x)).numpy(), theirs(torch.tensor(x)).detach().numpy(), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+@pytest.mark.parametrize("padding", [1, (2, 1), "same"])
+def test_convolutions_of_padded_images(mode: str, padding: Any) -> None:
+    import torch
+
+    arguments = {"padding": padding, "padding_mode": mode, "dilation": (1, 2)}
+    theirs, ours = (owner.Conv2d(2, 3, (4, 3), **arguments) for owner in (torch.nn, nn))
+    nn.state.load_state_dict(ours, {key: Tensor(value.detach().numpy()) for key, value in theirs.state_dict().items()})
+    x = RNG.standard_normal((2, 2, 6, 7)).astype(np.float32)
+    np.testing.assert_allclose(ours(Tensor(x)).numpy(), theirs(torch.tensor(x)).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.torch
+def test_losses_of_three_tensors() -> None:
+    import torch
+
+    a, b, c = (RNG.standard_normal((5, 4)).astype(np.float32) for _ in range(3))
+    sign = np.array([1, -1, 1, 1, -1], np.float32)
+    for name, given in {
+        "TripletMarginLoss": (a, b, c),
+        "CosineEmbeddingLoss": (a, b, sign),
+        "MarginRankingLoss": (a[:, 0], b[:, 0], sign),
+        "GaussianNLLLoss": (a, b, np.abs(c) + 0.1),
+        "HingeEmbeddingLoss": (a[:, 0], sign),
+    }.items():
+        expected = getattr(torch.nn, name)()(*map(torch.tensor, given)).numpy()
+        np.testing.assert_allclose(getattr(nn, name)()(*map(Tensor, given)).numpy(), expected, rtol=1e-5, err_msg=name)
+
+
+def test_layers_of_a_model() -> None:
+    net = Net()
+    assert [name for name, _ in net.named_children()] == ["features", "head"]
+    names = [name for name, _ in net.named_modules()]
+    assert names == ["", "features", "features.0", "features.1", "features.2", "features.3", "head"]
+    assert sum(isinstance(layer, nn.Linear) for layer in net.modules()) == 2
+    order: list[object] = []
+
+    def start(layer: object) -> None:
+        order.append(layer)
+        if isinstance(layer, nn.Linear):
+            nn.init.ones_(layer.weight)
+
+    assert net.apply(start) is net
+    assert order[-1] is net
+    assert net.head.weight.tolist() == [[1.0] * 8] * 3
+    assert [name for name, _ in net.named_buffers()] == [
+        *(f"features.1.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")),
+        "offset",
+    ]
+    assert net.requires_grad_(False) is net
+    assert not any(tensor.requires_grad for tensor in net.parameters())
+    with pytest.raises(ShapeError, match="give the momentum by name"):
+        nn.BatchNorm2d(4, 1e-3, 0.01)
 
 
 def test_channels_are_dropped_as_a_whole() -> None:

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.base.errors import DTypeError
-from tilewright.nn.layers import embedding
+from tilewright.nn.embeddings import embedding, embedding_bag
 from tilewright.nn.normalisation import group_norm, layer_norm, rms_norm
 from tilewright.tensor.tensor import Tensor
 
-__all__ = ["dropout", "embedding", "gelu", "group_norm", "interpolate", "layer_norm", "linear", "one_hot", "rms_norm"]
+__all__ = ["dropout", "embedding", "embedding_bag", "gelu", "group_norm", "interpolate", "layer_norm", "linear"]
+__all__ += ["one_hot", "rms_norm"]
 _PLAIN = ("hardsigmoid", "hardswish", "logsigmoid", "mish", "relu", "relu6", "selu", "sigmoid", "silu", "tanh")
 _CONVOLUTION = "weight bias stride padding dilation groups"
 _TRANSPOSED = "weight bias stride padding output_padding groups dilation"
@@ -34,6 +35,7 @@ _ARGUMENTS = {
     **dict.fromkeys(("hardshrink", "softshrink"), "lambd"),
     "binary_cross_entropy": "target:Y reduction",
     "binary_cross_entropy_with_logits": "target:Y reduction pos_weight",
+    "channel_shuffle": "groups",
     "cosine_embedding_loss": "input2:x2 target margin reduction",
     "cosine_similarity": "x2 dim eps",
     "cross_entropy": f"{_CLASSES} label_smoothing",

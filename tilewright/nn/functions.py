@@ -17,19 +17,36 @@ __all__: list[str] = [
     "SELU",
     "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d",
+    "AdaptiveAvgPool3d",
+    "AdaptiveMaxPool1d",
     "AdaptiveMaxPool2d",
+    "AdaptiveMaxPool3d",
     "AvgPool1d",
     "AvgPool2d",
     "AvgPool3d",
     "BCELoss",
     "BCEWithLogitsLoss",
+    "ChannelShuffle",
+    "CircularPad1d",
+    "CircularPad2d",
+    "CircularPad3d",
+    "ConstantPad1d",
+    "ConstantPad2d",
+    "ConstantPad3d",
+    "CosineEmbeddingLoss",
+    "CosineSimilarity",
     "CrossEntropyLoss",
     "Dropout",
+    "Dropout1d",
     "Dropout2d",
+    "Dropout3d",
     "Flatten",
+    "GaussianNLLLoss",
+    "Hardshrink",
     "Hardsigmoid",
     "Hardswish",
     "Hardtanh",
+    "HingeEmbeddingLoss",
     "HuberLoss",
     "Identity",
     "KLDivLoss",
@@ -38,24 +55,41 @@ __all__: list[str] = [
     "LogSigmoid",
     "LogSoftmax",
     "MSELoss",
+    "MarginRankingLoss",
     "MaxPool1d",
     "MaxPool2d",
     "MaxPool3d",
     "Mish",
     "NLLLoss",
+    "PairwiseDistance",
     "PixelShuffle",
+    "PixelUnshuffle",
+    "PoissonNLLLoss",
     "ReLU",
     "ReLU6",
+    "ReflectionPad1d",
+    "ReflectionPad2d",
+    "ReflectionPad3d",
+    "ReplicationPad1d",
+    "ReplicationPad2d",
+    "ReplicationPad3d",
     "SiLU",
     "Sigmoid",
     "SmoothL1Loss",
     "Softmax",
+    "Softmin",
     "Softplus",
+    "Softshrink",
     "Softsign",
     "Tanh",
+    "Tanhshrink",
+    "Threshold",
+    "TripletMarginLoss",
     "Unflatten",
     "Upsample",
+    "ZeroPad1d",
     "ZeroPad2d",
+    "ZeroPad3d",
 ]
 
 
@@ -77,8 +111,16 @@ class Dropout2d(Dropout):
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.ndim < 2:
-            raise ShapeError("Dropout2d", f"shape {x.shape} has no channels", "give (batch, channels, ...)")
+            raise ShapeError(type(self).__name__, f"shape {x.shape} has no channels", "give (batch, channels, ...)")
         return x * Tensor.ones(*x.shape[:2], *(1,) * (x.ndim - 2), dtype=x.dtype, device=x.device).dropout(self.p)
+
+
+class Dropout1d(Dropout2d):
+    """As `Dropout`, for whole channels of (batch, channels, length)."""
+
+
+class Dropout3d(Dropout2d):
+    """As `Dropout`, for whole channels of (batch, channels, depth, height, width)."""
 
 
 class Identity:
@@ -142,6 +184,7 @@ def _layer(name: str, method: str, base: type[Function] = Function) -> type[Func
 CELU = _layer("CELU", "celu", Activation)
 ELU = _layer("ELU", "elu", Activation)
 GLU = _layer("GLU", "glu", Activation)
+Hardshrink = _layer("Hardshrink", "hardshrink", Activation)
 Hardsigmoid = _layer("Hardsigmoid", "hardsigmoid", Activation)
 Hardswish = _layer("Hardswish", "hardswish", Activation)
 Hardtanh = _layer("Hardtanh", "hardtanh", Activation)
@@ -155,9 +198,13 @@ SELU = _layer("SELU", "selu", Activation)
 Sigmoid = _layer("Sigmoid", "sigmoid", Activation)
 SiLU = _layer("SiLU", "silu", Activation)
 Softmax = _layer("Softmax", "softmax", Activation)
+Softmin = _layer("Softmin", "softmin", Activation)
 Softplus = _layer("Softplus", "softplus", Activation)
+Softshrink = _layer("Softshrink", "softshrink", Activation)
 Softsign = _layer("Softsign", "softsign", Activation)
 Tanh = _layer("Tanh", "tanh", Activation)
+Tanhshrink = _layer("Tanhshrink", "tanhshrink", Activation)
+Threshold = _layer("Threshold", "threshold", Activation)
 
 
 class GELU(Function):
@@ -173,12 +220,17 @@ class GELU(Function):
 
 AdaptiveAvgPool1d = _layer("AdaptiveAvgPool1d", "adaptive_avg_pool1d")
 AdaptiveAvgPool2d = _layer("AdaptiveAvgPool2d", "adaptive_avg_pool2d")
+AdaptiveAvgPool3d = _layer("AdaptiveAvgPool3d", "adaptive_avg_pool3d")
+AdaptiveMaxPool1d = _layer("AdaptiveMaxPool1d", "adaptive_max_pool1d")
 AdaptiveMaxPool2d = _layer("AdaptiveMaxPool2d", "adaptive_max_pool2d")
+AdaptiveMaxPool3d = _layer("AdaptiveMaxPool3d", "adaptive_max_pool3d")
 AvgPool1d = _layer("AvgPool1d", "avg_pool1d")
 AvgPool3d = _layer("AvgPool3d", "avg_pool3d")
+ChannelShuffle = _layer("ChannelShuffle", "channel_shuffle")
 MaxPool1d = _layer("MaxPool1d", "max_pool1d")
 MaxPool3d = _layer("MaxPool3d", "max_pool3d")
 PixelShuffle = _layer("PixelShuffle", "pixel_shuffle")
+PixelUnshuffle = _layer("PixelUnshuffle", "pixel_unshuffle")
 Unflatten = _layer("Unflatten", "unflatten")
 
 
@@ -221,23 +273,57 @@ class Upsample(Function):
 
 
 class ZeroPad2d(Function):
-    """Zeros around the last two axes: the same number on each side, or (left, right, top, bottom)."""
+    """Elements added around the last axes: the same number on each side, or pairs from the last axis on, such as
+    (left, right, top, bottom)."""
 
     method = "pad"
+    axes = 2
+    mode = "constant"
 
-    def __init__(self, padding: Sizes) -> None:
-        super().__init__(per_axis("ZeroPad2d", "padding", padding, 4, least=0))
+    def __init__(self, padding: Sizes, value: float = 0.0) -> None:
+        pairs = per_axis(type(self).__name__, "padding", padding, 2 * self.axes, least=0)
+        super().__init__(pairs, self.mode, value)
+
+
+def _padding(name: str, axes: int, mode: str, says: str) -> type[Function]:
+    """The class of that name, which pads so many of the last axes."""
+    doc = f"{says} around the last {'axis' if axes == 1 else f'{axes} axes'}: a number, or pairs from the last axis on."
+    return type(name, (ZeroPad2d,), {"axes": axes, "mode": mode, "__doc__": doc, "__module__": __name__})
+
+
+_MIRRORED, _EDGES, _OTHER_END = "What a mirror at the edge shows", "The edge repeated", "What the other end has"
+ZeroPad1d, ZeroPad3d = (_padding(f"ZeroPad{axes}d", axes, "constant", "Zeros") for axes in (1, 3))
+ConstantPad1d, ConstantPad2d, ConstantPad3d = (
+    _padding(f"ConstantPad{axes}d", axes, "constant", "A number") for axes in (1, 2, 3)
+)
+ReflectionPad1d, ReflectionPad2d, ReflectionPad3d = (
+    _padding(f"ReflectionPad{axes}d", axes, "reflect", _MIRRORED) for axes in (1, 2, 3)
+)
+ReplicationPad1d, ReplicationPad2d, ReplicationPad3d = (
+    _padding(f"ReplicationPad{axes}d", axes, "replicate", _EDGES) for axes in (1, 2, 3)
+)
+CircularPad1d, CircularPad2d, CircularPad3d = (
+    _padding(f"CircularPad{axes}d", axes, "circular", _OTHER_END) for axes in (1, 2, 3)
+)
 
 
 # ---------------------------------------------------------------- losses
 
 BCELoss = _layer("BCELoss", "binary_crossentropy", Loss)
 BCEWithLogitsLoss = _layer("BCEWithLogitsLoss", "binary_crossentropy_logits", Loss)
+CosineEmbeddingLoss = _layer("CosineEmbeddingLoss", "cosine_embedding_loss", Loss)
+CosineSimilarity = _layer("CosineSimilarity", "cosine_similarity")
+GaussianNLLLoss = _layer("GaussianNLLLoss", "gaussian_nll_loss", Loss)
+HingeEmbeddingLoss = _layer("HingeEmbeddingLoss", "hinge_embedding_loss", Loss)
 HuberLoss = _layer("HuberLoss", "huber_loss", Loss)
 KLDivLoss = _layer("KLDivLoss", "kl_div", Loss)
 L1Loss = _layer("L1Loss", "l1_loss", Loss)
+MarginRankingLoss = _layer("MarginRankingLoss", "margin_ranking_loss", Loss)
 MSELoss = _layer("MSELoss", "mse_loss", Loss)
+PairwiseDistance = _layer("PairwiseDistance", "pairwise_distance")
+PoissonNLLLoss = _layer("PoissonNLLLoss", "poisson_nll_loss", Loss)
 SmoothL1Loss = _layer("SmoothL1Loss", "smooth_l1_loss", Loss)
+TripletMarginLoss = _layer("TripletMarginLoss", "triplet_margin_loss", Loss)
 
 
 class CrossEntropyLoss(Loss):

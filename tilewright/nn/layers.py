@@ -9,7 +9,7 @@ import reprlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tilewright.base.errors import DTypeError, ShapeError
+from tilewright.base.errors import ShapeError
 from tilewright.tensor.tensor import Tensor
 
 __all__: list[str] = [
@@ -19,7 +19,6 @@ __all__: list[str] = [
     "ConvTranspose1d",
     "ConvTranspose2d",
     "ConvTranspose3d",
-    "Embedding",
     "Linear",
     "ModuleDict",
     "ModuleList",
@@ -28,6 +27,7 @@ __all__: list[str] = [
 ]
 
 Sizes = int | Sequence[int]
+_PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
 def uniform_parameter(bound: float, *shape: int) -> Tensor:
@@ -98,7 +98,8 @@ class _Convolution:
 
 
 class Conv2d(_Convolution):
-    """Convolution of (batch, channels, height, width). `padding` is a number, one per axis, 'valid' or 'same'."""
+    """Convolution of (batch, channels, height, width). `padding` is a number, one per axis, 'valid' or 'same', of what
+    `padding_mode` says: zeros, reflect, replicate or circular."""
 
     def __init__(
         self,
@@ -110,9 +111,14 @@ class Conv2d(_Convolution):
         dilation: Sizes = 1,
         groups: int = 1,
         bias: bool = True,
+        padding_mode: str = "zeros",
     ) -> None:
         self._set_up((in_channels, out_channels), kernel_size, stride, dilation, groups, bias, is_transposed=False)
         self.padding = self._pads(type(self).__name__, padding)
+        if padding_mode not in _PADDING_MODES:
+            message = f"padding_mode={padding_mode!r}"
+            raise ShapeError(type(self).__name__, message, f"give {', '.join(_PADDING_MODES)}")
+        self.padding_mode = padding_mode
 
     def _pads(self, name: str, padding: Sizes | str) -> Sizes:
         if not isinstance(padding, str):
@@ -131,7 +137,17 @@ class Conv2d(_Convolution):
 
     def __call__(self, x: Tensor) -> Tensor:
         weight, bias = in_dtype_of(x, self.weight), optional_in_dtype_of(x, self.bias)
-        return x.conv2d(weight, bias, self.groups, self.stride, self.dilation, self.padding)
+        padding = self.padding
+        if self.padding_mode != "zeros":
+            x, padding = x.pad(self._pairs(), mode=self.padding_mode), 0
+        return x.conv2d(weight, bias, self.groups, self.stride, self.dilation, padding)
+
+    def _pairs(self) -> tuple[int, ...]:
+        """The padding before and after each axis, from the last axis on."""
+        if not isinstance(self.padding, int) and len(self.padding) == 2 * self.axes:
+            return tuple(self.padding)
+        sizes = per_axis(type(self).__name__, "padding", self.padding, self.axes, least=0)
+        return tuple(size for size in reversed(sizes) for _ in range(2))
 
 
 class Conv1d(Conv2d):
@@ -194,26 +210,6 @@ class PReLU:
 
     def __call__(self, x: Tensor) -> Tensor:
         return x.prelu(in_dtype_of(x, self.weight))
-
-
-def embedding(input: Tensor, weight: Tensor) -> Tensor:
-    """A row of the weight for each integer."""
-    if not input.dtype.is_int:
-        raise DTypeError("embedding", f"an index of dtype {input.dtype.name}", "give integers")
-    return weight[input]
-
-
-class Embedding:
-    """A row of the table for each integer."""
-
-    def __init__(self, vocab_size: int, embed_size: int) -> None:
-        check_sizes("Embedding", vocab_size=vocab_size, embed_size=embed_size)
-        self.vocab_size = vocab_size
-        self.embed_size = embed_size
-        self.weight = Tensor.normal(vocab_size, embed_size, requires_grad=True)
-
-    def __call__(self, idx: Tensor) -> Tensor:
-        return embedding(idx, self.weight)
 
 
 def per_axis(layer: str, name: str, value: Sizes, axes: int, least: int = 1) -> tuple[int, ...]:

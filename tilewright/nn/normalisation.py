@@ -20,6 +20,9 @@ __all__: list[str] = [
     "BatchNorm3d",
     "GroupNorm",
     "InstanceNorm",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
+    "InstanceNorm3d",
     "LayerNorm",
     "LayerNorm2d",
     "RMSNorm",
@@ -106,6 +109,9 @@ class BatchNorm:
         momentum: float | None = 0.1,
     ) -> None:
         check_sizes(type(self).__name__, sz=sz)
+        if not isinstance(affine, bool) or not isinstance(track_running_stats, bool):
+            message = f"affine={affine!r} and track_running_stats={track_running_stats!r}"
+            raise ShapeError(type(self).__name__, message, "give True or False; give the momentum by name")
         self.eps = eps
         self.momentum = momentum
         self.track_running_stats = track_running_stats
@@ -201,11 +207,30 @@ class InstanceNorm(GroupNorm):
         self.num_features = num_features
 
 
+class InstanceNorm1d(InstanceNorm):
+    """InstanceNorm of (batch, channels, length), without weights unless asked for."""
+
+    def __init__(self, num_features: int, eps: float = 1e-05, *, affine: bool = False) -> None:
+        super().__init__(num_features, eps, affine)
+
+
+class InstanceNorm2d(InstanceNorm1d):
+    """InstanceNorm of (batch, channels, height, width), without weights unless asked for."""
+
+
+class InstanceNorm3d(InstanceNorm1d):
+    """InstanceNorm of (batch, channels, depth, height, width), without weights unless asked for."""
+
+
 class LayerNorm:
     """Mean 0 and variance 1 over the last axes, whose sizes are `normalized_shape`."""
 
     def __init__(
-        self, normalized_shape: int | Sequence[int], eps: float = 1e-05, elementwise_affine: bool = True
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-05,
+        elementwise_affine: bool = True,
+        bias: bool = True,
     ) -> None:
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         check_sizes(type(self).__name__, **{f"normalized_shape[{axis}]": size for axis, size in enumerate(shape)})
@@ -215,7 +240,7 @@ class LayerNorm:
         self.eps = eps
         self.elementwise_affine = elementwise_affine
         self.weight = ones_parameter(*shape) if elementwise_affine else None
-        self.bias = zeros_parameter(*shape) if elementwise_affine else None
+        self.bias = zeros_parameter(*shape) if elementwise_affine and bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
         return layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)

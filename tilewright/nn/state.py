@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 # Types whose attributes are code, not parts of a model.
-_OPAQUE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+OPAQUE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _SHOWN = 8
 
 
@@ -60,15 +60,15 @@ def _collect(value: Any, name: str, found: dict[str, Tensor], path: set[int]) ->
         found[name] = value
         return
     # Wrappers of functions, such as `jit`, have tensors that are not weights. Cycles of references are not followed.
-    if isinstance(value, _OPAQUE) or hasattr(value, "__wrapped__") or id(value) in path:
+    if isinstance(value, OPAQUE) or hasattr(value, "__wrapped__") or id(value) in path:
         return
     path.add(id(value))
-    for key, part in _parts(value):
+    for key, part in parts_of(value):
         _collect(part, f"{name}.{key}" if name else str(key), found, path)
     path.remove(id(value))
 
 
-def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
+def parts_of(value: Any) -> Iterator[tuple[Any, Any]]:
     """The parts of an object, by name."""
     if isinstance(value, Mapping):
         yield from value.items()

@@ -3,8 +3,10 @@ features) with `batch_first`, or without a batch. Out: the same layout. Names of
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
+from typing import Any
 
 from tilewright.base.errors import ShapeError
 from tilewright.nn.functions import Dropout
@@ -12,7 +14,13 @@ from tilewright.nn.layers import Linear, ModuleList, check_sizes, in_dtype_of, o
 from tilewright.nn.normalisation import LayerNorm
 from tilewright.tensor.tensor import Tensor
 
-__all__: list[str] = ["MultiheadAttention", "TransformerEncoder", "TransformerEncoderLayer"]
+__all__: list[str] = [
+    "MultiheadAttention",
+    "TransformerDecoder",
+    "TransformerDecoderLayer",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
+]
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": Tensor.relu, "gelu": lambda x: x.gelu("none")}
 
@@ -121,6 +129,14 @@ def _added(mask: Tensor, like: Tensor) -> Tensor:
     return mask.where(-math.inf, 0.0).cast(like.dtype) if mask.dtype.is_bool else mask.cast(like.dtype)
 
 
+def _activation(layer: str, activation: str | Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    if not isinstance(activation, str):
+        return activation
+    if activation not in _ACTIVATIONS:
+        raise ShapeError(layer, f"activation={activation!r}", "give 'relu', 'gelu' or a function")
+    return _ACTIVATIONS[activation]
+
+
 class TransformerEncoderLayer:
     """Self-attention, then two linear layers, each with a residual connection and a normalisation: after the sum, or
     before the layer with `norm_first`."""
@@ -137,9 +153,6 @@ class TransformerEncoderLayer:
         norm_first: bool = False,
         bias: bool = True,
     ) -> None:
-        if isinstance(activation, str) and activation not in _ACTIVATIONS:
-            message = f"activation={activation!r}"
-            raise ShapeError("TransformerEncoderLayer", message, "give 'relu', 'gelu' or a function")
         self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first)
         self.linear1 = Linear(d_model, dim_feedforward, bias)
         self.linear2 = Linear(dim_feedforward, d_model, bias)
@@ -147,7 +160,7 @@ class TransformerEncoderLayer:
         self.norm2 = LayerNorm(d_model, layer_norm_eps)
         self.dropout = Dropout(dropout)
         self.norm_first = norm_first
-        self.activation = _ACTIVATIONS[activation] if isinstance(activation, str) else activation
+        self.activation = _activation("TransformerEncoderLayer", activation)
 
     def __call__(
         self,
@@ -173,13 +186,10 @@ class TransformerEncoderLayer:
 
 
 class TransformerEncoder:
-    """A stack of encoder layers. `make_layer` is called once for each."""
+    """A stack of encoder layers: copies of one, or what a function gives that is called once for each."""
 
-    def __init__(
-        self, make_layer: Callable[[], TransformerEncoderLayer], num_layers: int, norm: LayerNorm | None = None
-    ) -> None:
-        check_sizes("TransformerEncoder", num_layers=num_layers)
-        self.layers = ModuleList(make_layer() for _ in range(num_layers))
+    def __init__(self, encoder_layer: Any, num_layers: int, norm: LayerNorm | None = None) -> None:
+        self.layers = _stacked("TransformerEncoder", encoder_layer, TransformerEncoderLayer, num_layers)
         self.norm = norm
 
     def __call__(
@@ -192,3 +202,84 @@ class TransformerEncoder:
         for layer in self.layers:
             src = layer(src, mask, src_key_padding_mask, is_causal)
         return src if self.norm is None else self.norm(src)
+
+
+def _stacked(name: str, layer: Any, kind: type, count: int) -> ModuleList:
+    check_sizes(name, num_layers=count)
+    return ModuleList(copy.deepcopy(layer) if isinstance(layer, kind) else layer() for _ in range(count))
+
+
+class TransformerDecoderLayer:
+    """Self-attention, attention to what an encoder gives, then two linear layers, each with a residual connection and
+    a normalisation: after the sum, or before the layer with `norm_first`."""
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Callable[[Tensor], Tensor] = "relu",
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+    ) -> None:
+        self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first)
+        self.multihead_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first)
+        self.linear1 = Linear(d_model, dim_feedforward, bias)
+        self.linear2 = Linear(dim_feedforward, d_model, bias)
+        self.norm1 = LayerNorm(d_model, layer_norm_eps)
+        self.norm2 = LayerNorm(d_model, layer_norm_eps)
+        self.norm3 = LayerNorm(d_model, layer_norm_eps)
+        self.dropout = Dropout(dropout)
+        self.norm_first = norm_first
+        self.activation = _activation("TransformerDecoderLayer", activation)
+
+    def __call__(
+        self,
+        tgt: Tensor,
+        memory: Tensor,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
+        tgt_is_causal: bool = False,
+    ) -> Tensor:
+        def attend(x: Tensor) -> Tensor:
+            return self.dropout(
+                self.self_attn(x, x, x, tgt_key_padding_mask, False, tgt_mask, is_causal=tgt_is_causal)[0]
+            )
+
+        def remember(x: Tensor) -> Tensor:
+            return self.dropout(self.multihead_attn(x, memory, memory, memory_key_padding_mask, False, memory_mask)[0])
+
+        def feed(x: Tensor) -> Tensor:
+            return self.dropout(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+
+        for norm, part in ((self.norm1, attend), (self.norm2, remember), (self.norm3, feed)):
+            tgt = tgt + part(norm(tgt)) if self.norm_first else norm(tgt + part(tgt))
+        return tgt
+
+
+class TransformerDecoder:
+    """A stack of decoder layers: copies of one, or what a function gives that is called once for each."""
+
+    def __init__(self, decoder_layer: Any, num_layers: int, norm: LayerNorm | None = None) -> None:
+        self.layers = _stacked("TransformerDecoder", decoder_layer, TransformerDecoderLayer, num_layers)
+        self.norm = norm
+
+    def __call__(
+        self,
+        tgt: Tensor,
+        memory: Tensor,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
+        tgt_is_causal: bool = False,
+    ) -> Tensor:
+        masks = (tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
+        for layer in self.layers:
+            tgt = layer(tgt, memory, *masks, tgt_is_causal)
+        return tgt if self.norm is None else self.norm(tgt)
