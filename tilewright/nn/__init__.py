@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     import tilewright.nn.init as init
     import tilewright.nn.optim as optim
     import tilewright.nn.state as state
-    from tilewright.nn import embeddings, functions, layers, normalisation, recurrent, transformer
+    from tilewright.nn import alignment, embeddings, functions, layers, normalisation, recurrent, transformer
+    from tilewright.nn.alignment import *  # noqa: F403
     from tilewright.nn.embeddings import *  # noqa: F403
     from tilewright.nn.functions import *  # noqa: F403
     from tilewright.nn.layers import *  # noqa: F403
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tilewright.nn.transformer import *  # noqa: F403
 
     __all__ = ["Module", "Parameter", "datasets", "functional", "init", "optim", "state"]
+    __all__ += alignment.__all__
     __all__ += embeddings.__all__
     __all__ += functions.__all__
     __all__ += layers.__all__
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     __all__ += transformer.__all__
 
 _MODULES = ("datasets", "functional", "init", "optim", "state")
-_LAYERS = ("embeddings", "functions", "layers", "normalisation", "recurrent", "transformer")
+_LAYERS = ("alignment", "embeddings", "functions", "layers", "normalisation", "recurrent", "transformer")
 _OTHERS = {"Module": "module", "Parameter": "module"}
 
 

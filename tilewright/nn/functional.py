@@ -7,13 +7,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tilewright.base.errors import DTypeError
+from tilewright.base.errors import DTypeError, ShapeError
+from tilewright.nn.alignment import ctc_loss
 from tilewright.nn.embeddings import embedding, embedding_bag
+from tilewright.nn.layers import per_axis
 from tilewright.nn.normalisation import group_norm, layer_norm, rms_norm
 from tilewright.tensor.tensor import Tensor
 
-__all__ = ["dropout", "embedding", "embedding_bag", "gelu", "group_norm", "interpolate", "layer_norm", "linear"]
-__all__ += ["one_hot", "rms_norm"]
+__all__ = [
+    "ctc_loss",
+    "dropout",
+    "embedding",
+    "embedding_bag",
+    "gelu",
+    "group_norm",
+    "interpolate",
+    "layer_norm",
+    "linear",
+]
+__all__ += ["instance_norm", "one_hot", "rms_norm", "unfold"]
 _PLAIN = ("hardsigmoid", "hardswish", "logsigmoid", "mish", "relu", "relu6", "selu", "sigmoid", "silu", "tanh")
 _CONVOLUTION = "weight bias stride padding dilation groups"
 _TRANSPOSED = "weight bias stride padding output_padding groups dilation"
@@ -128,3 +140,31 @@ def interpolate(
 ) -> Tensor:
     """The last axes resized, to a size or by a factor."""
     return input.interpolate(size, mode, bool(align_corners), scale_factor)
+
+
+def instance_norm(
+    input: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-05
+) -> Tensor:
+    """Mean 0 and variance 1 of each channel of each element of the batch."""
+    return group_norm(input, input.shape[1], weight, bias, eps)
+
+
+def unfold(
+    input: Tensor,
+    kernel_size: int | Sequence[int],
+    dilation: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    stride: int | Sequence[int] = 1,
+) -> Tensor:
+    """The windows of (batch, channels, height, width) as (batch, channels * elements of a window, windows)."""
+    if input.ndim != 4:
+        raise ShapeError("unfold", f"shape {input.shape}", "give (batch, channels, height, width)")
+    values = {"kernel_size": kernel_size, "dilation": dilation, "padding": padding, "stride": stride}
+    kernel, gaps, pads, steps = (
+        per_axis("unfold", name, value, 2, least=0 if name == "padding" else 1) for name, value in values.items()
+    )
+    found = input.pad((pads[1], pads[1], pads[0], pads[0]))
+    for axis in range(2):
+        found = found.unfold(2 + axis, gaps[axis] * (kernel[axis] - 1) + 1, steps[axis])
+    found = found[..., :: gaps[0], :: gaps[1]].permute(0, 1, 4, 5, 2, 3)
+    return found.reshape((input.shape[0], input.shape[1] * kernel[0] * kernel[1], -1))
