@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import models
+from bench import image_models, models
 
 Array = np.ndarray
 Sizes = dict[str, int]
@@ -64,6 +64,9 @@ _UNET = _of(batch=(16, 2, 2), side=(256, 96, 16), base=(64, 32, 4), levels=(5, 4
 _LSTM = _of(batch=(64, 20, 2), time=(128, 35, 4), width=(1024, 650, 8), layers=(2, 2, 1), vocabulary=(10000, 10000, 32))
 _MNIST = _of(batch=(512, 128, 4), side=28, channels=1, classes=10, shrink=(1, 1, 8))
 
+_MOBILE = {"side": (224, 224, 32), "shrink": (1, 1, 4), "stages": (7, 7, 2), "classes": (1000, 1000, 10)}
+_CONVNEXT = {"side": (224, 96, 32), "base": (96, 96, 8), "stages": (4, 4, 2), "layers": (9, 2, 1)}
+
 for _scale, _vocabulary in zip(("card", "host", "tiny"), (50257, 50257, 64)):
     _GPT2[_scale]["vocabulary"] = _vocabulary
 
@@ -83,6 +86,10 @@ NETWORKS = {
     "resnet50-step": Network("ResNet-50, step", models.resnet50, "images", "sgd", _of(**_RESNET, batch=(64, 4, 2))),
     "vit": Network(
         "ViT-B/16, step", models.vit, "images", "adamw", _of(**_PATCHES, batch=(32, 2, 2), heads=(12, 12, 2))
+    ),
+    "mobilenet": Network("MobileNetV2", image_models.mobilenet, "images", "", _of(**_MOBILE, batch=(64, 2, 2))),
+    "convnext": Network(
+        "ConvNeXt, step", image_models.convnext, "images", "adamw", _of(**_CONVNEXT, batch=(32, 4, 2), classes=100)
     ),
     "unet": Network("U-Net, step", models.unet, "pixels", "adamw", _UNET),
     "mixer": Network("MLP-Mixer B/16", models.mixer, "images", "", _of(**_PATCHES, batch=(64, 4, 2))),
