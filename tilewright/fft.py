@@ -16,7 +16,7 @@ from typing import Any
 from tilewright.base.dtype import DType, to_dtype
 from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.graph.spec import Devices
-from tilewright.tensor.complex import fourier
+from tilewright.tensor.complex import fourier, real_fourier
 from tilewright.tensor.complex.tensor import ComplexTensor
 from tilewright.tensor.core.base import check_tensors
 from tilewright.tensor.core.checks import check_whole
@@ -120,7 +120,7 @@ def rfft(
     """The first n // 2 + 1 elements of the transform of a real tensor; the others are their conjugates."""
     x = _real_only("rfft", input)
     length, axis = _one_axis("rfft", x, n, dim if axis is None else axis)
-    return _full(fourier.rfft_pair(x, (length,), (axis,), fourier.scale_of(norm, length, -1, "rfft")))
+    return _full(real_fourier.rfft_pair(x, (length,), (axis,), fourier.scale_of(norm, length, -1, "rfft")))
 
 
 def irfft(
@@ -131,7 +131,7 @@ def irfft(
     real, imag = _split("irfft", input)
     length, axis = _one_axis("irfft", input, n, dim if axis is None else axis, is_half=True)
     scale = fourier.scale_of(norm, length, 1, "irfft")
-    found: Tensor = fourier.irfft_real(real, imag, (length,), (axis,), scale)
+    found: Tensor = real_fourier.irfft_real(real, imag, (length,), (axis,), scale)
     return found
 
 
@@ -143,7 +143,7 @@ def hfft(
     length, axis = _one_axis("hfft", input, n, dim if axis is None else axis, is_half=True)
     scale = fourier.scale_of(norm, length, -1, "hfft")
     conjugate = None if imag is None else -imag
-    found: Tensor = fourier.irfft_real(real, conjugate, (length,), (axis,), scale)
+    found: Tensor = real_fourier.irfft_real(real, conjugate, (length,), (axis,), scale)
     return found
 
 
@@ -153,7 +153,7 @@ def ihfft(
     """The inverse of `hfft`, of a real tensor."""
     x = _real_only("ihfft", input)
     length, axis = _one_axis("ihfft", x, n, dim if axis is None else axis)
-    real, imag = fourier.rfft_pair(x, (length,), (axis,), fourier.scale_of(norm, length, 1, "ihfft"))
+    real, imag = real_fourier.rfft_pair(x, (length,), (axis,), fourier.scale_of(norm, length, 1, "ihfft"))
     return ComplexTensor(real, -imag)
 
 
@@ -188,7 +188,7 @@ def rfftn(
     x = _real_only("rfftn", input)
     lengths, axes = _several_axes("rfftn", x, s, dim if axes is None else axes, is_half=True)
     scale = fourier.scale_of(norm, _count(lengths), -1, "rfftn")
-    return _full(fourier.rfft_pair(x, lengths, axes, scale))
+    return _full(real_fourier.rfft_pair(x, lengths, axes, scale))
 
 
 def irfftn(input: Tensor, s: Lengths = None, dim: Axes = None, norm: str | None = None, *, axes: Axes = None) -> Tensor:
@@ -201,7 +201,7 @@ def irfftn(input: Tensor, s: Lengths = None, dim: Axes = None, norm: str | None 
         s = [*before, 2 * (input.shape[axes[-1]] - 1)]
     lengths, axes = _several_axes("irfftn", input, s, wanted, is_half=True)
     scale = fourier.scale_of(norm, _count(lengths), 1, "irfftn")
-    found: Tensor = fourier.irfft_real(real, imag, lengths, axes, scale)
+    found: Tensor = real_fourier.irfft_real(real, imag, lengths, axes, scale)
     return found
 
 

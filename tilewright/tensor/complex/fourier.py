@@ -114,6 +114,19 @@ def _values(kind: str, sizes: tuple[int, ...], sign: int, is_real: bool, dtype: 
         cosine, sine = _unit_circle(np.outer(np.arange(n), np.arange(n)) % n, n, sign)
         upper = np.concatenate([cosine, sine], axis=1)
         values = upper if is_real else np.concatenate([upper, np.concatenate([-sine, cosine], axis=1)], axis=0)
+    elif kind in ("half", "whole"):
+        # The products of real numbers with the half of their transform, and of that half with all numbers.
+        (n,) = sizes
+        cosine, sine = _unit_circle(np.outer(np.arange(n), np.arange(n // 2 + 1)) % n, n, sign)
+        times = np.where(2 * np.arange(n // 2 + 1) % n == 0, 1.0, 2.0)
+        values = (
+            np.concatenate([cosine, sine], axis=1)
+            if kind == "half"
+            else np.concatenate([cosine * times, -sine * times], axis=1).T
+        )
+    elif kind == "half circle":
+        (n,) = sizes
+        values = np.stack(_unit_circle(np.arange(n // 2 + 1), n, sign))
     elif kind == "twiddles":
         count, length = sizes
         steps = np.outer(np.arange(count, dtype=np.int64), np.arange(length, dtype=np.int64))
@@ -282,51 +295,16 @@ def fft_pair(
     x = stacked(real, imag)
     for n, axis in zip(reversed(lengths), reversed(axes)):
         x = along(fitted(x, axis + 1, n), axis + 1, sign)
-    return _parts(_complex_first(x), scale)
+    return parts_of(complex_first(x), scale)
 
 
-def _complex_first(x: Any) -> Any:
+def complex_first(x: Any) -> Any:
     return x if x.shape[0] == 2 else x.cat(x * 0.0, dim=0)
 
 
-def _parts(x: Any, scale: float) -> Pair:
+def parts_of(x: Any, scale: float) -> Pair:
     scaled = x if scale == 1.0 else x * scale
     return scaled[0], scaled[1]
-
-
-def rfft_pair(real: Any, lengths: tuple[int, ...], axes: tuple[int, ...], scale: float) -> Pair:
-    """The transform of a real tensor; of the last given axis only the first half, since the rest is its conjugate."""
-    last = axes[-1] + 1
-    x = along(fitted(stacked(real, None), last, lengths[-1]), last, -1)
-    x = fitted(x, last, lengths[-1] // 2 + 1)
-    for n, axis in zip(reversed(lengths[:-1]), reversed(axes[:-1])):
-        x = along(fitted(x, axis + 1, n), axis + 1, -1)
-    return _parts(x, scale)
-
-
-def irfft_real(real: Any, imag: Any | None, lengths: tuple[int, ...], axes: tuple[int, ...], scale: float) -> Any:
-    """The real tensor whose transform has this first half; lengths are those of the result."""
-    x = _complex_first(stacked(real, imag))
-    for n, axis in zip(lengths[:-1], axes[:-1]):
-        x = along(fitted(x, axis + 1, n), axis + 1, 1)
-    last, n = axes[-1] + 1, lengths[-1]
-    half = fitted(x, last, n // 2 + 1)
-    if n > 2:
-        mirrored = half.shrink(
-            tuple((1, n - n // 2) if k == last else (0, size) for k, size in enumerate(half.shape))
-        ).flip(last)
-        sign = _conjugate_signs(x)
-        half = half.cat(mirrored * sign, dim=last)
-    elif n == 1:
-        half = fitted(half, last, 1)
-    found = along(half, last, 1)[0]
-    return found if scale == 1.0 else found * scale
-
-
-def _conjugate_signs(x: Any) -> Any:
-    """1 for the real part and -1 for the imaginary one."""
-    shape = (2, *(1,) * (x.ndim - 1))
-    return (1.0 - 2.0 * x.arange(2, device=x.device).cast(x.dtype)).reshape(shape)
 
 
 def shifted(x: Any, axes: Any, is_inverse: bool) -> Any:
