@@ -57,7 +57,7 @@ def ctc_loss(
     loss = -is_end.where(total, _IMPOSSIBLE).logsumexp(1)
     loss = (loss > -_IMPOSSIBLE / 2).where(0.0 if zero_infinity else float("inf"), loss)
     if reduction == "mean":
-        return (loss / counts.clamp(min=1).cast(loss.dtype)).mean()
+        return (loss / counts.clamp(1).cast(loss.dtype)).mean()
     return loss.sum() if reduction == "sum" else loss
 
 

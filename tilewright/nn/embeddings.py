@@ -74,7 +74,7 @@ def embedding_bag(
         total = Tensor.zeros(bags, rows.shape[-1], dtype=rows.dtype, device=input.device).index_add(0, bag, kept)
         ones = is_in.cast("int32").unsqueeze(-1)
         count = Tensor.zeros(bags, 1, dtype="int32", device=input.device).index_add(0, bag, ones)
-    return total if mode == "sum" else total / count.clamp(min=1).cast(total.dtype)
+    return total if mode == "sum" else total / count.clamp(1).cast(total.dtype)
 
 
 class Embedding:

@@ -142,6 +142,9 @@ MAX_STEPS = 5
 MAX_MASKED_STEPS = 8
 MAX_WINDOW = 16
 
+# Reads of an element of masked windows that repay its copy into a box.
+MIN_BOX_READS = 4
+
 # ---------------------------------------------------------------- vectors along memory
 
 # The largest stride along a vector axis for which a vector takes a few shuffles and not an instruction per lane; also

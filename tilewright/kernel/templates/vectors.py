@@ -26,11 +26,13 @@ from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.dependence import check_cores
 from tilewright.kernel.axes import KernelView, is_counted, is_uniform, stride
 from tilewright.kernel.templates.measured import (
+    BOX_SHARE,
     BRIEF_WORK,
     MAX_NEAR_STEP,
     MAX_SELECTED,
     MAX_SELECTING,
     MAX_WINDOW,
+    MIN_BOX_READS,
     MIN_WORK,
     OPERAND_REGISTERS,
 )
@@ -45,6 +47,7 @@ from tilewright.kernel.templates.streams import (
 )
 from tilewright.kernel.templates.template import Opts, Plan, Template
 from tilewright.kernel.transforms.memoise import check_memoise, repeated_values
+from tilewright.kernel.transforms.stage import box_of, check_stage, operands, tile_of
 
 NEAR_STEPS = tuple(range(MAX_NEAR_STEP + 1))
 
@@ -108,6 +111,7 @@ def _made(view: KernelView, tile: Callable[[OptBuilder], None]) -> Opts:
     builder = OptBuilder(view)
     tile(builder)
     add_threads(builder)
+    stage_windows(builder)
     memoise_values(builder)
     return tuple(builder.opts)
 
@@ -335,6 +339,26 @@ def add_threads(builder: OptBuilder) -> None:
     axis = enough[0] if enough else max(candidates, key=size_of)
     if size_of(axis) > 1:
         builder.apply(OptOps.THREAD, axis, size_of(axis))
+
+
+def stage_windows(builder: OptBuilder) -> None:
+    """Copies the box that masked windows cover, in which they need no mask: at the outermost loop for which it is a
+    small part of a core's cache, where each element is read several times."""
+    view, target = builder.view, builder.target
+    if not target.has_threads or len(view.reduces) != 1:
+        return
+    room = target.core_cache_bytes // BOX_SHARE
+    for number, access in enumerate(operands(view)):
+        if len(access.src) < 3 or not access.ranges & view.reduce_axes:
+            continue
+        for axis in view.of_kind(AxisType.THREAD, AxisType.LOOP):
+            if axis not in access.ranges or check_stage(view, axis, number) is not None:
+                continue
+            box = box_of(view, axis, access)
+            reads = math.prod(map(size_of, tile_of(view, axis, access)))
+            if box and box * access.dtype.itemsize <= room and reads >= MIN_BOX_READS * box:
+                builder.apply(OptOps.STAGE, axis, number)
+                return
 
 
 def memoise_values(builder: OptBuilder) -> None:

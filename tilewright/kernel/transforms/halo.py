@@ -20,7 +20,7 @@ from tilewright.graph.simplify import simplify
 from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.uop import UOp, index_const
 from tilewright.graph.walk import size_of, substitute
-from tilewright.kernel.axes import add_range, stride
+from tilewright.kernel.axes import KernelView, add_range, stride
 
 
 class Side(NamedTuple):
@@ -47,6 +47,29 @@ class Box(NamedTuple):
     target: UOp
     position: UOp
     size: int
+
+
+def without_store_mask(view: KernelView, access: UOp) -> UOp:
+    """The access without the parts of its mask that every store has as well, such as the end of a padded row: what
+    such an element is has no effect. Another part has to end the windows before the buffer does."""
+    if len(access.src) < 3:
+        return access
+    parts = parts_of(access.src[2], Ops.AND)
+    shared = [set(parts_of(store.src[2], Ops.AND)) if len(store.src) > 2 else set() for store in view.stores]
+    dropped = [part for part in parts if all(part in each for each in shared)]
+    kept = [part for part in parts if part not in dropped]
+    if not dropped or not kept or any(all(not _ends_before(each, part) for each in kept) for part in dropped):
+        return access
+    return access.replace(src=(*access.src[:2], functools.reduce(UOp.__and__, kept)))
+
+
+def _ends_before(end: UOp, part: UOp) -> bool:
+    """Whether `end` masks off some elements that `part` does not, along the same loops: what lies behind those that
+    `part` masks off is then masked off as well."""
+    if end.op is not Ops.CMPLT or part.op is not Ops.CMPLT or not part.ranges < end.ranges:
+        return False
+    further = simplify(end.src[0] - part.src[0])
+    return bool(further.ranges.isdisjoint(part.ranges) and further.vmax + part.src[1].vmin > end.src[1].vmax)
 
 
 def find_sides(tile: list[UOp], access: UOp) -> list[Side] | None:

@@ -32,7 +32,7 @@ from tilewright.graph.walk import map_graph, size_of, substitute, toposort
 from tilewright.kernel.analysis.dot_terms import term_axis, term_dtype
 from tilewright.kernel.axes import ADDED_ID, KernelView, add_range, is_counted, make_range, stride
 from tilewright.kernel.transforms.common import Transform
-from tilewright.kernel.transforms.halo import Side, find_sides, make_box
+from tilewright.kernel.transforms.halo import Side, find_sides, make_box, without_store_mask
 
 _LOOPS = (AxisType.LOOP, AxisType.REDUCE)
 # The axes at which a copy can be made: loops, and the tasks of a core.
@@ -126,7 +126,7 @@ def apply_stage(view: KernelView, axis: UOp, operand: int) -> UOp:
     dtype = staged_dtype(view, access)
     slot = view.free_slot
     threads = view.of_kind(AxisType.LOCAL)
-    sides = None if threads else find_sides(tile, access)
+    sides = None if threads else find_sides(tile, without_store_mask(view, access))
     if sides is not None:
         return _copy_box(view, axis, access, dtype, slot, sides)
     steps, size = _layout(tile, dtype.itemsize, None if threads else view.target, bool(threads) and not view.reduces)
@@ -153,13 +153,24 @@ def apply_stage(view: KernelView, axis: UOp, operand: int) -> UOp:
 
 def _copy_box(view: KernelView, axis: UOp, access: UOp, dtype: DType, slot: int, sides: list[Side]) -> UOp:
     """The kernel with a copy of the box that overlapping windows cover."""
-    box = make_box(sides, access, max(1, view.target.line_bytes // max(access.dtype.itemsize, dtype.itemsize)), slot)
+    box = make_box(
+        sides,
+        without_store_mask(view, access),
+        max(1, view.target.line_bytes // max(access.dtype.itemsize, dtype.itemsize)),
+        slot,
+    )
     memory = UOp(Ops.DEFINE_LOCAL, dtype, (), ParamArg(slot, box.size))
     loaded = UOp(Ops.LOAD, access.dtype, (UOp(Ops.INDEX, access.dtype, (access.src[0], *box.source)),))
     value = loaded if dtype is access.dtype else UOp(Ops.CAST, dtype, (loaded,))
     store = UOp(Ops.STORE, dtypes.void, (UOp(Ops.INDEX, dtype, (memory, box.target)), value))
     version = UOp(Ops.AFTER, dtype, (memory, UOp(Ops.END, dtypes.void, (store, *box.axes))))
     return _exchange_loads(view, axis, access, version, box.position)
+
+
+def box_of(view: KernelView, axis: UOp, access: UOp) -> int:
+    """The elements of the box that STAGE at the axis copies; 0 where it copies no box."""
+    sides = find_sides(tile_of(view, axis, access), without_store_mask(view, access))
+    return math.prod(side.length for side in sides) if sides else 0
 
 
 def staged_dtype(view: KernelView, access: UOp) -> DType:
