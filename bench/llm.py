@@ -1,7 +1,8 @@
 """Language models beside llama.cpp: `python -m bench.llm smollm2.gguf:512 gemma3.gguf:64 [--rounds 3]`. In: paths of
 GGUF files or names of the registry, each with the length of a prompt. Out: per row tokens a second of ours and of
-llama-cpp-python, which take turns in one process, and their ratio; then, of a process of its own, the seconds from
-loading to the first token and the resident memory over the size of the file. Without llama-cpp-python our side alone.
+llama-cpp-python, which take turns in one process, and their ratio; then, of a process of its own with a warm cache, the
+seconds from loading to the first token and the resident memory over the size of the file. Without llama-cpp-python our
+side alone.
 
 `--products` measures single products with random weights instead: bytes of weights a second at one token, beside a sum
 of the same bytes, and operations a second at many tokens. On a machine that others use, the CPU time of all threads
@@ -105,7 +106,8 @@ def compare(name: str, length: int, rounds: int) -> None:
         ratio = f", ratio {speeds['tilewright'] / speeds['llama.cpp']:.2f}" if len(speeds) > 1 else ""
         print(f"{Path(path).name} {row}: {text}{ratio}", flush=True)
     command = [sys.executable, "-m", "bench.first_token", path]
-    child = subprocess.run(command, capture_output=True, text=True, check=True)
+    for _ in range(2):  # the first process compiles what the second one loads
+        child = subprocess.run(command, capture_output=True, text=True, check=True)
     facts = json.loads(child.stdout.splitlines()[-1])
     print(
         f"{Path(path).name}: {facts['first']:.2f} s from loading to the first token, "

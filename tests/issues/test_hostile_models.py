@@ -132,6 +132,15 @@ def test_an_offset_that_is_not_aligned(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- the checkpoint of stories260K
 
 
+def test_a_text_is_said_to_be_no_model(tmp_path: Path) -> None:
+    """Not that it should be fetched again: it never was a model."""
+    path = tmp_path / "notes.txt"
+    path.write_text("root:x:0:0:root:/root:/bin/bash\n")
+    with pytest.raises(FileFormatError, match=r"notes.txt.*neither a GGUF file nor a checkpoint") as caught:
+        load_model(path)
+    assert "give a GGUF file" in str(caught.value)
+
+
 def test_checkpoints_of_nonsense(tmp_path: Path) -> None:
     whole = (STORIES / "stories260K.bin").read_bytes()
     path = tmp_path / "model.bin"

@@ -16,6 +16,7 @@ from tilewright.tensor.tensor import Tensor
 
 _HEADER = struct.Struct("<7i")
 NORM_EPS = 1e-5
+MAX_SIZE = 1 << 24  # of a width, a vocabulary or a context; a text read as sizes has larger ones
 
 
 def load_stories(path: Path, device: str | None = None, dtype: DType = dtypes.float32) -> LoadedModel:
@@ -42,8 +43,9 @@ def load_stories(path: Path, device: str | None = None, dtype: DType = dtypes.fl
 
 def _config(name: str, header: tuple[int, ...]) -> Config:
     hidden, ffn, layers, heads, kv_heads, vocab, context = header
-    if min(hidden, ffn, layers, heads, kv_heads, abs(vocab), context) < 1 or hidden % heads:
-        raise damaged("load_model", name, f"a header of {header}")
+    if min(hidden, ffn, layers, heads, kv_heads, abs(vocab), context) < 1 or hidden % heads or max(header) > MAX_SIZE:
+        reason = f"neither a GGUF file nor a checkpoint such as stories260K: it begins with the sizes {header}"
+        raise damaged("load_model", name, reason, "give a GGUF file, or a folder with config.json and safetensors")
     rope = Rope(10000.0, hidden // heads, interleaved=True)
     return Config(
         "llama",
