@@ -333,9 +333,17 @@ def many_tokens(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callable[
         dot = add_up(field.cast(dtypes.int32) * activation.cast(dtypes.int32), *summed).cast(dtypes.float32)
         first = block * layout.scales + (part if is_scaled else 0)
         value = dot * (layout.scale(data, part) * scales[token, first, lane].load())
+        parts = (inner,) if is_scaled else ()
+        rests = []
         if layout.minimum is not None:
-            value = value + layout.minimum(data, part) * sums[token, first, lane].load()
-        total = add_up(value, *loops, *((inner,) if is_scaled else ()))
+            rest = layout.minimum(data, part) * sums[token, first, lane].load()
+            # With a scale for each part, a sum of its own saves an addition for each. Only vectors of 4 lanes have
+            # accumulators left for it.
+            if is_scaled and tile.lanes == TERMS:
+                rests.append(add_up(rest, *loops, *parts))
+            else:
+                value = value + rest
+        total = sum(rests, add_up(value, *loops, *parts))
         end = (tile_token, tile_row, inner_row, inner_token, lane)
         return out[row, token * tile.lanes + lane].set(total, end=end).sink(arg=KernelInfo(name, ()))
 
