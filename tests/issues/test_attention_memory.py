@@ -47,6 +47,7 @@ def test_values_and_gradients(name: str) -> None:
     assert {FORWARD, GRADIENTS} <= set(names(*found.gradient(query, key, value, gradient=slope)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.mask != "keys"])
 def test_symbolic_lengths(name: str) -> None:
     """One kernel for all lengths: a query, whole blocks, and any others."""

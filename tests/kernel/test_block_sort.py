@@ -18,6 +18,7 @@ from tilewright.kernel.optimise import optimise
 generator = np.random.default_rng(15)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int32, np.uint32, np.int64])
 @pytest.mark.parametrize("shape", [(2, 150), (300, 3)], ids=str)
 @pytest.mark.parametrize(

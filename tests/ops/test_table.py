@@ -140,7 +140,14 @@ def check_values(row: Row, setting: Setting) -> None:
                 assert value == wanted, what
 
 
-@pytest.mark.parametrize("row", rows(lambda row: row.gradient))
+def gradient_rows() -> list[Any]:
+    """Of the rows that `make test-torch` compares with torch, every second one is slow."""
+    found = [row for row in TABLE if row.gradient]
+    slow = {row.name for row in [row for row in found if row.torch is not None][1::2]}
+    return [pytest.param(row, id=row.name, marks=[pytest.mark.slow] * (row.name in slow)) for row in found]
+
+
+@pytest.mark.parametrize("row", gradient_rows())
 def test_gradient(row: Row) -> None:
     arrays = row.arrays("float64")
     tensors = [Tensor(array) for array in arrays]

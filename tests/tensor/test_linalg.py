@@ -215,6 +215,7 @@ def test_windows_leave_no_division_in_the_kernel(name: str) -> None:
     assert not [node for node in toposort(*kernels) if node.op in (Ops.IDIV, Ops.MOD)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["plain", "causal", "bool mask", "float mask", "one row of mask"])
 def test_attention_with_a_part_of_its_scores_at_a_time(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The results and gradients of all scores at once, and no kernel that stores more of them than allowed."""

@@ -137,8 +137,9 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("left", "right"), [(0, 0), (0, None), (1, 0), (None, 1)])
+@pytest.mark.parametrize("name", OPERATIONS)
 def test_values(name: str, left: int | None, right: int | None) -> None:
     wanted = OPERATIONS[name](Tensor(X), Tensor(Y)).numpy()
     result = OPERATIONS[name](Tensor(X).shard(TWO, left), Tensor(Y).shard(TWO, right))
