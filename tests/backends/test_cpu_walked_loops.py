@@ -53,6 +53,15 @@ def test_only_a_sum_has_its_first_position_in_front_of_the_loop() -> None:
         assert not is_sum(base, column)
 
 
+def test_a_position_that_is_found_inside_the_loop_is_computed_there() -> None:
+    """A sort counts how far it has come in a register, and reads there in each iteration."""
+    row, column = UOp.range(5, 0), UOp.range(7, 1)
+    assert is_sum(row * 7 + column, column)
+    assert not is_sum(row * 7 + column, column, {row * 7})
+    x = np.random.default_rng(3).standard_normal((6, 4)).astype(np.float32)
+    np.testing.assert_array_equal(Tensor(x).sort(0)[0].numpy(), np.sort(x, 0))
+
+
 @pytest.mark.parametrize("rows", [1, 7, 40])
 @pytest.mark.parametrize("is_reversed", [False, True])
 @pytest.mark.parametrize("is_transposed", [False, True])

@@ -7,6 +7,8 @@ add in an iteration, and LLVM has little to try."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tilewright.codegen.tiles import tile_part
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import Ops
@@ -45,16 +47,18 @@ def _is_walked(axis: UOp, body: list[UOp]) -> bool:
         return False
     bases = [(memory_of(index), base) for index in indices if (base := base_of(index)) is not None]
     walked = {(memory, base) for memory, base in bases if axis in base.ranges}
-    return len(walked) <= MAX_POINTERS and all(step_of(base, axis) and is_sum(base, axis) for _, base in walked)
+    inside = set(body)
+    return len(walked) <= MAX_POINTERS and all(step_of(base, axis) and is_sum(base, axis, inside) for _, base in walked)
 
 
-def is_sum(base: UOp, axis: UOp) -> bool:
-    """Whether a position is a sum of multiples of the counter and of parts that the loop does not change, so that its
-    value in the first iteration is the sum of those parts. Without simplification it may be (x + axis) * 7."""
+def is_sum(base: UOp, axis: UOp, inside: Collection[UOp] = ()) -> bool:
+    """Whether a position is a sum of multiples of the counter and of parts that are known in front of the loop, so that
+    its value in the first iteration is the sum of those parts. `inside` are the nodes of the loop: a part that is
+    loaded from memory that the loop changes is one of them. Without simplification a base may be (x + axis) * 7."""
     if axis not in base.ranges:
-        return True
+        return base not in inside
     if base.op is Ops.ADD:
-        return all(is_sum(part, axis) for part in base.src)
+        return all(is_sum(part, axis, inside) for part in base.src)
     form = affine(base)
     return not form.constant and set(form.terms) == {axis}
 
