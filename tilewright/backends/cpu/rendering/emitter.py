@@ -132,6 +132,11 @@ class Emitter(Instructions):
         body.steps.append(f"  {name}.next = getelementptr {element}, ptr {name}, i64 {step}")
         return self.here(name)
 
+    def reorder_body(self, reorder: Callable[[list[str]], list[str]]) -> None:
+        """Exchanges the lines of the innermost loop, which is about to be closed, for the same ones in another
+        order."""
+        self._chunks[-1][:] = reorder(self._chunks[-1])
+
     def close_loop(self) -> None:
         self.loops.pop()
         self._before.pop()

@@ -18,6 +18,7 @@ from tilewright.backends.cpu.rendering.emitter import Element, Emitter
 from tilewright.backends.cpu.rendering.instructions import constant, scalar_type, value_type
 from tilewright.backends.cpu.rendering.joined_bytes import JoinedBytes
 from tilewright.backends.cpu.rendering.memory_access import MemoryAccess
+from tilewright.backends.cpu.rendering.operand_order import ordered
 from tilewright.backends.cpu.rendering.values import Values
 from tilewright.base.errors import InternalError
 from tilewright.base.records import NamedTuple, field, mutable_record
@@ -46,6 +47,7 @@ class _Loop:
     label: str
     kind: str  # of the counter
     phis: list[_Phi] = field(default_factory=list)
+    updates: list[str] = field(default_factory=list)  # of accumulators, in order
     # The count where it is not a constant, and the block that skips the loop where it is 0.
     count: str = ""
     skipped_from: str = ""
@@ -156,6 +158,8 @@ class Renderer:
     def _close_loop(self, limit: str = "") -> None:
         emitter, loop = self.emitter, self.loops.pop()
         label, counter = loop.label, f"%{loop.label}.i"
+        if loop.updates:
+            self._order_operands(loop)
         emitter.close_loop()
         emitter.line(f"  br label %{label}.end")
         emitter.line(f"{label}.end:")
@@ -173,6 +177,12 @@ class Renderer:
                 kind = value_type(acc.dtype, self.facts.lanes(acc))
                 last = emitter.assign(f"phi {kind} [ {start}, %{loop.skipped_from} ], [ {last}, %{label}.end ]")
             self.values[acc][coordinates] = emitter.here(last)
+
+    def _order_operands(self, loop: _Loop) -> None:
+        target = self.program.target
+        sizes = [max(self.facts.lanes(acc), 1) * acc.dtype.itemsize for acc, *_ in loop.phis]
+        free = target.vector_registers - sum(-(-size // target.vector_bytes) for size in sizes)
+        self.emitter.reorder_body(lambda lines: ordered(lines, loop.updates, target.vector_bytes, free))
 
     # ------------------------------------------------------------ nodes
 
@@ -231,14 +241,16 @@ class Renderer:
         axis, lanes, sums = facts.vector_axis(acc), facts.lanes(acc), self.values[acc]
         unrolled = [a for a in facts.axes(value) if a not in facts.axes(acc)]
         is_masked = value.op is Ops.WHERE and value.src[2] is acc.src[0]
-        for coordinates, at in self.values.elements(acc):
-            for step in itertools.product(*(range(size_of(a)) for a in unrolled)):
+        for step in itertools.product(*(range(size_of(a)) for a in unrolled)):
+            for coordinates, at in self.values.elements(acc):
                 element = {**at, **dict(zip(unrolled, step, strict=True))}
                 if is_masked and holds_at(value.src[0], element) is False:
                     continue
                 operand = self.values.operand(value, element, axis)
                 text = emitter.binary(node.arg, acc.dtype, lanes, sums[coordinates].name, operand)
                 sums[coordinates] = emitter.emit(text)
+                if self.loops:
+                    self.loops[-1].updates.append(sums[coordinates].name)
 
     def _emit_combine(self, node: UOp) -> None:
         """The accumulator's elements along the folded axes, combined into one."""

@@ -1,0 +1,55 @@
+"""Operands of a contraction's inner loop are loaded where they are first needed, where all at once do not fit the
+registers beside the accumulators. Each accumulator keeps the order of its terms."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tilewright.backends.cpu.rendering.operand_order import Body, ordered
+
+ROWS = 6
+
+
+def loop() -> tuple[list[str], list[str]]:
+    """One vector of four registers, multiplied with a scalar of each row: all loads stand first."""
+    lines = ["  %b = load <16 x float>, ptr %p, align 4"]
+    lines += [f"  %a{row} = load float, ptr %q{row}, align 4" for row in range(ROWS)]
+    lines += ["  %unused = add i32 %i, 1"]
+    for row in range(ROWS):
+        lines.append(f"  %one{row} = insertelement <16 x float> poison, float %a{row}, i64 0")
+        lines.append(
+            f"  %all{row} = shufflevector <16 x float> %one{row}, <16 x float> poison, <16 x i32> zeroinitializer"
+        )
+        lines.append(f"  %m{row} = fmul contract <16 x float> %all{row}, %b")
+    updates = [f"%s{row}" for row in range(ROWS)]
+    return lines + [f"  %s{row} = fadd contract <16 x float> %old{row}, %m{row}" for row in range(ROWS)], updates
+
+
+def test_an_operand_is_loaded_where_it_is_needed() -> None:
+    lines, updates = loop()
+    made = ordered(lines, updates, 16, 32 - 4 * ROWS)
+    assert sorted(made) == sorted(lines)
+    names = [line.split()[0] for line in made]
+    assert names.index("%a5") > names.index("%s4") > names.index("%a4") > names.index("%s3")
+    defined: set[str] = set()
+    inside = {line.split()[0] for line in lines}
+    for line in made:
+        assert {used for used in re.findall(r"%\w+", line.split(" = ")[1]) if used in inside} <= defined
+        defined.add(line.split()[0])
+
+
+@pytest.mark.parametrize("free", [4, 32])
+def test_what_fits_or_never_fits_stays_as_it_is(free: int) -> None:
+    lines, updates = loop()
+    assert Body(lines, updates, 16).registers() == (4 + ROWS, 5)
+    assert ordered(lines, updates, 16, free) == lines
+
+
+def test_loads_do_not_pass_stores() -> None:
+    lines, updates = loop()
+    with_store = [*lines[:3], "  store float %a0, ptr %p, align 4", *lines[3:]]
+    assert ordered(with_store, updates, 16, 8) == with_store
+    with_prefetch = [*lines, "  call void @llvm.prefetch.p0(ptr %p, i32 0, i32 3, i32 1)"]
+    assert ordered(with_prefetch, updates, 16, 8)[-1] == with_prefetch[-1]

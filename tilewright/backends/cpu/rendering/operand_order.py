@@ -1,0 +1,90 @@
+"""The order of the lines of a contraction's inner loop. In: the lines of its one block, and the results that update
+accumulators. Out: the same lines, each operand loaded where it is first needed.
+
+LLVM keeps the order of loads, and gives each a register from its load to its last use. Where all operands at once do
+not fit the registers beside the accumulators, it moves accumulators around instead: the loop takes twice as long."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_PREFETCH = "  call void @llvm.prefetch."
+_BYTES = {"half": 2, "float": 4, "double": 8, "i8": 1, "i16": 2, "i32": 4, "i64": 8}
+
+
+class Body:
+    """The lines of a loop, of which some update accumulators."""
+
+    def __init__(self, lines: Sequence[str], updates: Sequence[str], vector_bytes: int) -> None:
+        self.lines = {name: line for line in lines if (name := _defined(line))}
+        self.others = [line for line in lines if not _defined(line)]
+        self.updates = updates
+        self.vector_bytes = vector_bytes
+        # Loads do not pass stores and branches.
+        self.is_movable = all(line.startswith(_PREFETCH) for line in self.others) and set(updates) <= set(self.lines)
+
+    def by_need(self) -> list[str]:
+        """The lines, each as late as the first update that needs it; those that none needs come last."""
+        order: dict[str, None] = {}
+        stack = list(reversed(self.updates))
+        while stack:
+            name = stack[-1]
+            missing = [] if name in order else [used for used in self._operands(name) if used not in order]
+            if missing:
+                stack.extend(reversed(missing))
+            else:
+                order[stack.pop()] = None
+        rest = [name for name in self.lines if name not in order]
+        return [*(self.lines[name] for name in (*order, *rest)), *self.others]
+
+    def registers(self) -> tuple[int, int]:
+        """Registers of the operands: of all at once, and the most that updates in order need at a time."""
+        first: dict[str, int] = {}
+        last: dict[str, int] = {}
+        for number, update in enumerate(self.updates):
+            for load in self._loads_of(update):
+                first.setdefault(load, number)
+                last[load] = number
+        sizes = {load: self._size(load) for load in first}
+        peak = [sum(size for load, size in sizes.items() if first[load] <= n <= last[load]) for n in set(last.values())]
+        return sum(sizes.values()), max(peak, default=0)
+
+    def _operands(self, name: str) -> list[str]:
+        """The names that an instruction reads, of those that the loop defines."""
+        return [used for used in re.findall(r"%[\w.]+", self.lines[name].partition(" = ")[2]) if used in self.lines]
+
+    def _loads_of(self, update: str) -> set[str]:
+        """The loads that an update needs, without those of the updates before it."""
+        found: set[str] = set()
+        updates, stack = set(self.updates), self._operands(update)
+        while stack:
+            name = stack.pop()
+            if " = load " in self.lines[name]:
+                found.add(name)
+            elif name not in updates:
+                stack += self._operands(name)
+        return found
+
+    def _size(self, load: str) -> int:
+        """The vector registers of a loaded value."""
+        found = re.search(r"= load (?:<(\d+) x )?(\w+)", self.lines[load])
+        if found is None or found[2] not in _BYTES:
+            return 0
+        return -(-int(found[1] or 1) * _BYTES[found[2]] // self.vector_bytes)
+
+
+def _defined(line: str) -> str:
+    """The name that a line defines; empty where it defines none."""
+    name, equals, _ = line.strip().partition(" = ")
+    return name if equals else ""
+
+
+def ordered(lines: list[str], updates: Sequence[str], vector_bytes: int, free_registers: int) -> list[str]:
+    """The lines of a loop by need, where all operands at once need more registers than accumulators leave free, and
+    those of one update after the other do not."""
+    body = Body(lines, updates, vector_bytes)
+    if not body.is_movable:
+        return lines
+    together, at_a_time = body.registers()
+    return body.by_need() if at_a_time <= free_registers < together else lines
