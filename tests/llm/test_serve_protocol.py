@@ -127,6 +127,17 @@ def test_a_wrong_chat_names_its_field(fields: dict[str, Any], param: str) -> Non
     assert caught.value.body()["error"]["type"] == "invalid_request_error"
 
 
+def test_limits_are_said_in_whole_numbers() -> None:
+    for fields, message in (
+        ({"max_tokens": 0}, "max_tokens: must lie in 1 to 2147483648"),
+        ({"temperature": 2.5}, "temperature: must lie in 0 to 2"),
+        ({"stop": ["a"] * 17}, "stop: takes up to 16 strings of 1 to 256 characters"),
+    ):
+        with pytest.raises(ApiError) as caught:
+            chat(**fields)
+        assert caught.value.body()["error"]["message"] == message
+
+
 @pytest.mark.parametrize(
     ("prompt", "parsed"),
     [

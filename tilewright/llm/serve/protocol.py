@@ -231,7 +231,7 @@ def _stops(body: Mapping[str, Any]) -> tuple[str, ...]:
     if not isinstance(stops, list) or not all(isinstance(one, str) for one in stops):
         raise wrong_field("stop", f"must be a string or a list of strings, not {kind_of(stop)}")
     if len(stops) > MAX_STOPS or any(not 0 < len(one) <= MAX_STOP_LENGTH for one in stops):
-        raise wrong_field("stop", f"takes {MAX_STOPS} strings of 1 to {MAX_STOP_LENGTH} characters")
+        raise wrong_field("stop", f"takes up to {MAX_STOPS} strings of 1 to {MAX_STOP_LENGTH} characters")
     return tuple(_encodable(one, "stop") for one in stops)
 
 
@@ -242,8 +242,12 @@ def _number(body: Mapping[str, Any], name: str, field: NumberField) -> float | i
     if isinstance(value, bool) or not isinstance(value, int | float) or (field.whole and value != value // 1):
         raise wrong_field(name, f"must be {'a whole number' if field.whole else 'a number'}, not {kind_of(value)}")
     if not field.low <= value <= field.high:
-        raise wrong_field(name, f"must lie in {field.low:g} to {field.high:g}")
+        raise wrong_field(name, f"must lie in {_shown(field.low)} to {_shown(field.high)}")
     return int(value) if field.whole else float(value)
+
+
+def _shown(limit: float) -> str:
+    return str(int(limit)) if limit == int(limit) else f"{limit:g}"
 
 
 def _flag(body: Mapping[str, Any], name: str) -> bool:
