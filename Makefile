@@ -12,7 +12,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick test-bare test-slow test-torch test-cuda-text test-devices test-arm test-wheel lint types docs fuzz fuzz-opts bench clean
+.PHONY: help demo test test-quick test-bare test-slow test-torch test-cuda-text test-devices test-arm test-wheel lint types docs fuzz fuzz-opts fuzz-plans bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -82,6 +82,9 @@ fuzz: $(INSTALLED) ## fresh random expressions on every device, for FUZZ_SECONDS
 
 fuzz-opts: $(INSTALLED) ## fresh random kernels with random opts, for FUZZ_SECONDS
 	$(BIN)/python -m tests.fuzz.opts --seconds $(FUZZ_SECONDS)
+
+fuzz-plans: $(INSTALLED) ## fresh random programs with every plan of their kernels, for FUZZ_SECONDS
+	$(BIN)/python -m tests.fuzz.plans --seconds $(FUZZ_SECONDS)
 
 bench: $(INSTALLED) ## compile time per stage, and speed
 	$(BIN)/python -m bench

@@ -65,7 +65,7 @@ def choose_loops(state: Optimisation) -> None:
             reason = "NOOPT=1" if state.info.opts_to_apply is None else "the kernel states its opts"
             announce_opts(view_kernel(state.sink, state.target), state.opts, reason)
         return
-    state.sink = prepare_kernel(state.sink)
+    state.sink = merge_and_split_loops(state.sink)
     view = view_kernel(state.sink, state.target)
     choice = choose_plan(view) if state.found is None else None
     state.opts = (state.found or ()) if choice is None else choice.opts
@@ -141,7 +141,11 @@ def explain_opts(sink: UOp, target: Target, applied: tuple[Opt, ...]) -> str:
 
 def prepare_kernel(sink: UOp) -> UOp:
     """The kernel with the loops that templates and search choose opts for."""
-    return split_loops(merge_loops(recognise_accumulators(sink)))
+    return merge_and_split_loops(recognise_accumulators(sink))
+
+
+def merge_and_split_loops(sink: UOp) -> UOp:
+    return split_loops(merge_loops(sink))
 
 
 def to_launch_axes(sink: UOp, target: Target) -> UOp:

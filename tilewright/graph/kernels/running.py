@@ -15,7 +15,7 @@ from tilewright.base.records import NamedTuple
 from tilewright.graph.kernels.language import make_argument
 from tilewright.graph.kernels.nodes import MAX_KERNELS, call
 from tilewright.graph.ops import AxisType, Ops, reduce_identity
-from tilewright.graph.records import KernelInfo, Opt, OptOps
+from tilewright.graph.records import KernelInfo
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, const
 
@@ -28,8 +28,6 @@ COLUMNS = 1024
 BLOCK = 8
 COMPARED = 16
 MIN_COMPARED = 64
-# Minimum elements for several cores.
-MIN_SHARED = 1 << 15
 INDEX = dtypes.int64
 
 Sizes = tuple[int, int, int]
@@ -87,13 +85,8 @@ def parts_of(columns: int) -> list[Part]:
     return found + ([Part(whole, 1, left, left)] if left else [])
 
 
-def sink(name: str, effects: list[UOp], shape: Sizes, outputs: int) -> UOp:
-    """The kernel. Vectorised forms are optimised as usual; serial rows are distributed over the cores without further
-    opts."""
-    outer, size, inner = shape
-    is_shared = outer > 1 and outer * size * inner >= MIN_SHARED
-    opts = None if inner >= MIN_COLUMNS else (Opt(OptOps.THREAD, 0, outer),) if is_shared else ()
-    return UOp.group(*effects).sink(arg=KernelInfo(name, opts, fills=tuple(range(outputs))))
+def sink(name: str, effects: list[UOp], outputs: int) -> UOp:
+    return UOp.group(*effects).sink(arg=KernelInfo(name, fills=tuple(range(outputs))))
 
 
 # ---------------------------------------------------------------- sums and products
@@ -142,7 +135,7 @@ def running_kernel(op: Op, given: DType, carrier: DType, dtype: DType, shape: Si
             effects.append(UOp.group(*stores, carried[0].store(values[-1])).end(k))
         return UOp.group(*effects)
 
-    return sink(f"running_{op.name.lower()}", _for_all(loops, shape, walked, serial), shape, 1)
+    return sink(f"running_{op.name.lower()}", _for_all(loops, shape, walked, serial), 1)
 
 
 def _for_all(
@@ -230,4 +223,4 @@ def extremes_kernel(op: Op, dtype: DType, shape: Sizes) -> UOp:
         stores = values[o, start + filled, i].store(same), indices[o, start + filled, i].store(same_index)
         return UOp.group(changed, UOp.group(*stores).end(filled).end(once)).end(block)
 
-    return sink(f"running_{op.name.lower()}", _for_all(loops, shape, walked, serial), shape, 2)
+    return sink(f"running_{op.name.lower()}", _for_all(loops, shape, walked, serial), 2)

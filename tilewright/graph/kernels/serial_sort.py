@@ -13,8 +13,8 @@ import functools
 from tilewright.base.dtype import DType, dtypes
 from tilewright.graph.kernels.language import make_argument
 from tilewright.graph.kernels.nodes import MAX_KERNELS, call
-from tilewright.graph.kernels.running import MIN_SHARED, Loops
-from tilewright.graph.records import KernelInfo, Opt, OptOps
+from tilewright.graph.kernels.running import Loops
+from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp, const
 
 HALF = 32  # bits of a key that are sorted together
@@ -45,9 +45,7 @@ def sort_kernel(dtype: DType, rows: int, size: int) -> UOp:
     effect = sort.sort_half(row, 0)
     if dtype.bits > HALF:
         effect = sort.sort_half(row, HALF, effect)
-    is_shared = rows > 1 and rows * size >= MIN_SHARED
-    opts = (Opt(OptOps.THREAD, 0, rows),) if is_shared else ()
-    return effect.end(row).sink(arg=KernelInfo("sort_rows", opts, fills=tuple(range(1 + copies))))
+    return effect.end(row).sink(arg=KernelInfo("sort_rows", fills=tuple(range(1 + copies))))
 
 
 class RowSort:

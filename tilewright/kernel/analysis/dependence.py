@@ -160,10 +160,11 @@ def _check_overlap(view: KernelView, axis: UOp) -> str | None:
     for store in _ordered_stores(view):
         form = affine(store.src[0].src[1])
         for atom, step in form.terms.items():
+            if not (axis in atom.ranges or _is_in_block(axis, form.terms.get(axis, 0), atom, step)):
+                continue
             # What a loaded value is computed from, its address and the order of effects before it, is no start.
             inside = toposort(atom, stop=lambda node: node.op is Ops.LOAD)
-            starts = [node for node in inside if node.op is Ops.MIN and not _is_loaded(node)]
-            if starts and (axis in atom.ranges or _is_in_block(axis, form.terms.get(axis, 0), atom, step)):
+            if any(node.op is Ops.MIN and not _is_loaded(node) for node in inside):
                 memory = name_memory(memory_of(store.src[0]))
                 return f"{memory} is stored to by blocks of {name_axis(view, axis)} that overlap"
     return None

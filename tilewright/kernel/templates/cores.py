@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from tilewright.kernel.templates.convolutions import CONVOLUTION
 from tilewright.kernel.templates.products import CONTRACTION
+from tilewright.kernel.templates.scans import SCAN
 from tilewright.kernel.templates.scatter import SCATTER
 from tilewright.kernel.templates.template import Template
 from tilewright.kernel.templates.vectors import COLUMNS, ELEMENTWISE, INTERLEAVED, ROWS, SELECTED, TRANSPOSE
 
 CORE_TEMPLATES: tuple[Template, ...] = (
+    SCAN,
     SCATTER,
     CONVOLUTION,
     CONTRACTION,

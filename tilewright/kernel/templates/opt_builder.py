@@ -74,6 +74,8 @@ class OptBuilder:
         few = self.target.independent_vectors
         amount = best_divisor(size, vectors * lanes, lanes, few)
         if amount is None:
+            if check_upcast(self.view, axis, 1) is not None:
+                return
             axis = self.pad(axis, lanes if size < vectors * lanes else lanes * min(vectors, 2))
             amount = best_divisor(size_of(axis), vectors * lanes, lanes, few)
             assert amount is not None
@@ -84,7 +86,7 @@ class OptBuilder:
         if not is_uniform(axis):
             return
         if quotient_of(axis, amount) is None:
-            if check_pad(self.view, axis, amount) is not None:
+            if check_pad(self.view, axis, amount) is not None or check_upcast(self.view, axis, 1) is not None:
                 return
             self.apply(OptOps.PADTO, axis, amount)
             axis = make_range(padded_size(axis, amount), axis.arg.id, axis.arg.kind)
