@@ -18,9 +18,9 @@ def seconds_of(clocks: float, target: Target) -> float:
     return clocks / target.clock_hz
 
 
-def memory_clocks(nbytes: float, target: Target) -> float:
-    """The clocks in which all cores together read or write this many bytes of memory."""
-    return nbytes / (target.cores * target.memory_bytes_per_clock)
+def memory_clocks(nbytes: float, target: Target, cores: int | None = None) -> float:
+    """The clocks in which all cores together, or as many as are given, read or write this many bytes of memory."""
+    return nbytes / ((cores or target.cores) * target.memory_bytes_per_clock)
 
 
 def cache_clocks(nbytes: float, target: Target) -> float:
@@ -28,6 +28,7 @@ def cache_clocks(nbytes: float, target: Target) -> float:
     return nbytes / (target.cores * target.core_bytes_per_clock)
 
 
-def product_clocks(products: float, lanes: int, target: Target) -> float:
-    """The clocks in which all cores together do this many multiply-adds, in vectors of `lanes` elements."""
-    return products / (target.cores * lanes * target.products_per_clock)
+def product_clocks(products: float, lanes: int, target: Target, cores: int | None = None) -> float:
+    """The clocks in which all cores together, or as many as are given, do this many multiply-adds, in vectors of
+    `lanes` elements."""
+    return products / ((cores or target.cores) * lanes * target.products_per_clock)

@@ -177,6 +177,7 @@ class Target:
     cache_bytes: int = 1 << 20  # of the last-level cache, which the cores share
     core_bytes_per_clock: float = 32.0  # from that cache to one core, while all of them read
     memory_bytes_per_clock: float = 16.0  # from memory to one core, while all of them read
+    line_clocks: float = 70.0  # until a line arrives that was not prefetched, with a page that the TLB does not hold
     independent_vectors: int = 4  # independent loads, or additions to accumulators, that hide the latency of one
     products_per_clock: float = 2.0  # vectors, or warps, that a core multiplies and adds
     launch_clocks: float = 4500.0  # until a kernel that waits for another begins

@@ -14,12 +14,13 @@ import math
 
 from tilewright.base.records import NamedTuple
 from tilewright.graph.ops import AxisType
-from tilewright.graph.records import Opt, OptOps
+from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import KernelView, stride
-from tilewright.kernel.templates.measured import HIGH_UTILISATION, MIN_DOT_VECTORS, MIN_SUMS
+from tilewright.kernel.templates.measured import HIGH_UTILISATION, MIN_SUMS
 from tilewright.kernel.templates.opt_builder import OptBuilder
+from tilewright.kernel.templates.template import Opts
 from tilewright.kernel.transforms.block import check_overlap
 from tilewright.kernel.transforms.thread import check_thread
 
@@ -30,25 +31,39 @@ class DotTile(NamedTuple):
     column_axis: UOp
     columns: int
 
+    @property
+    def repeated(self) -> float:
+        """Products that are computed, over those that there are: some are computed twice where tiles overlap."""
+        sides = ((self.row_axis, self.rows), (self.column_axis, self.columns))
+        return math.prod(-(-size_of(axis) // side) * side / size_of(axis) for axis, side in sides)
 
-def choose_dot_opts(
-    view: KernelView,
-    rows: list[UOp],
-    columns: list[UOp],
-    left: UOp,
-    right: UOp,
-    lanes: int,
-    min_vectors: int = MIN_DOT_VECTORS,
-) -> tuple[Opt, ...] | None:
-    """`rows` are the output loops that only the left factor depends on, `columns` those of the right factor only."""
+
+class Dots(NamedTuple):
+    """A product whose factors both have stride 1 along `axis`, in vectors of `lanes` terms."""
+
+    left: UOp
+    right: UOp
+    axis: UOp
+    lanes: int
+    tile: DotTile
+
+
+def match_dots(
+    view: KernelView, rows: list[UOp], columns: list[UOp], left: UOp, right: UOp, lanes: int, min_length: int = 1
+) -> Dots | None:
+    """`rows` are the output loops that only the left factor depends on, `columns` those of the right factor only; a sum
+    of fewer than `min_length` terms is not taken."""
     along = [a for a in view.of_kind(AxisType.REDUCE) if all(stride(access, a) == 1 for access in (left, right))]
     if not along or len(view.reduces) != 1:
         return None
     axis = max(along, key=size_of)
     length = math.prod(size_of(each) for each in view.reduce_axes)
-    tile = choose_dot_tile(view, rows, columns)
-    if tile is None or size_of(axis) < lanes or length < min_vectors * lanes:
-        return None
+    tile = choose_dot_tile(view, rows, columns) if size_of(axis) >= lanes and length >= min_length else None
+    return None if tile is None else Dots(left, right, axis, lanes, tile)
+
+
+def make_dot_opts(view: KernelView, dots: Dots) -> Opts:
+    left, right, axis, lanes, tile = dots
     builder = OptBuilder(view)
     row_axis, column_axis = tile.row_axis, tile.column_axis
     if memory_of(right).arg.size > memory_of(left).arg.size:
@@ -82,9 +97,7 @@ def choose_dot_tile(view: KernelView, rows: list[UOp], columns: list[UOp]) -> Do
     ]
 
     def cost(tile: DotTile) -> float:
-        sides = ((tile.row_axis, tile.rows), (tile.column_axis, tile.columns))
-        repeated = math.prod(-(-size_of(axis) // side) * side / size_of(axis) for axis, side in sides)
-        return repeated * (1 + 1 / tile.rows + 1 / tile.columns)
+        return tile.repeated * (1 + 1 / tile.rows + 1 / tile.columns)
 
     return min(tiles, key=cost, default=None)
 

@@ -24,12 +24,18 @@ MIN_WINDOW_SUMS = 10
 # misses.
 MAX_VECTORS = 4
 MIN_TILE_ROWS = 4
+# The most rows of a tile that is not of a matrix product: they divide a loop.
+MAX_TILE_ROWS = 12
 # Registers of a tile that hold operands, or the offset of a factor where a dot-product instruction needs one; of a tile
 # of windows a share of all registers.
 OPERAND_REGISTERS = 4
 OPERAND_SHARE = 4
 # Unroll factors of a sum, preferred first.
 STEPS = (2, 3)
+# The same cost of a vector of accumulators that is loaded and stored again after a block of the sum, and of adding one
+# half of it to the other, until it is a scalar.
+SPILLED_COST = 9.0
+REDUCTION_COST = 2.0
 
 # ---------------------------------------------------------------- packing
 
@@ -41,6 +47,8 @@ PACKING_COST = 16.0
 PACKED_ROWS_COST = 0.3
 COPY_COST = 0.5
 PARTS_COPY_COST = 1.0
+# The cost of packing a vector of columns of stride 1 from a core's cache.
+COPIED_COST = 3.0
 # The cost of reading all panels of the right factor once more, for a block of rows, in multiplications of a tile; and
 # the fewest rows of a part for which the right factor is packed again.
 BLOCK_COST = 0.3
@@ -86,12 +94,9 @@ MIN_STREAMED = 1 << 18
 # Multiplications of a long task: each core gets several of these, so that others take over those of a core that is
 # late. Shorter tasks stay with the core whose cache has their factors: 16 products of 256 take 10 % less on 16 cores.
 LONG_TASK = 1 << 25
-# Fewer rows reuse an element of the right factor too rarely to pay for tiles of rows.
-MIN_TILED_ROWS = 8
-# The shortest sum of dot products, in vectors: the reduction at its end costs as much as some iterations. It is shorter
-# for so few rows that nothing else would be reused.
+# The shortest sum of dot products over several loops, or of narrow integers, in vectors: the reduction at its end costs
+# as much as some iterations.
 MIN_DOT_VECTORS = 16
-MIN_ROW_VECTORS = 4
 # The fraction of a register that the columns must fill.
 MIN_LANES = 0.5
 

@@ -77,7 +77,7 @@ class PackedNest(Nest):
             threads = self.view.of_kind(AxisType.THREAD) if self.is_whole else []
             self.pack(threads[0] if threads else rows, left)
         # One tile of rows uses each element once: only the order of a panel is gained.
-        if self._has_strided_columns() or (rows is not None and self.is_right_packed()):
+        if self.has_strided_columns() or (rows is not None and self.is_right_packed()):
             loops = self.view.of_kind(AxisType.THREAD, AxisType.LOOP)
             outer = loops if rows is None else loops[: loops.index(rows)]
             around = [axis for axis in outer if axis in right.ranges or axis.arg.kind is AxisType.THREAD]
@@ -89,7 +89,7 @@ class PackedNest(Nest):
             if chosen:
                 self.pack(chosen[-1], right)
 
-    def _has_strided_columns(self) -> bool:
+    def has_strided_columns(self) -> bool:
         """Whether vectors of columns would be gathered. Those of windows that overlap, at a near stride, are shuffled
         out of contiguous loads, and a panel for a few rows would cost more."""
         step, is_few = stride(self.product.right, self.product.columns), size_of(self.product.rows) < MIN_PACKED_ROWS
@@ -105,7 +105,7 @@ class PackedNest(Nest):
     def is_right_packed(self) -> bool:
         """Whether packing the right factor pays: its columns do not have stride 1, or it is reused often enough. Where
         its windows overlap, as in a convolution, a panel is larger than the data that it holds."""
-        if self._has_strided_columns() or self.product.right.dtype is not self.view.reduces[0].dtype:
+        if self.has_strided_columns() or self.product.right.dtype is not self.view.reduces[0].dtype:
             return True
         is_used_often = self.is_large and size_of(self.product.rows) >= MIN_PACKED_ROWS
         return is_used_often and self._has_own_elements()

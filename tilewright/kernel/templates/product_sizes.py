@@ -4,6 +4,8 @@ opts."""
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tilewright.base.records import NamedTuple
 from tilewright.kernel.templates.dot_tiles import utilisation
 from tilewright.kernel.templates.measured import (
@@ -33,6 +35,33 @@ class Tile(NamedTuple):
     vectors: int
 
 
+def tile_work(
+    tile: Tile,
+    rows: int,
+    columns: int,
+    lanes: int,
+    are_copied: bool = False,
+    cores: int = 1,
+    may_overlap: bool = False,
+) -> float:
+    """Products that take as long as an iteration of the sum for all rows and columns: with work beyond the edges, loads
+    and idle cores. Where rows `are_copied`, those of a tile are one vector. Tiles that `may_overlap` need no packed
+    rows, unless only the rows are parallel."""
+    width = tile.vectors * lanes
+    tiles = -(-columns // width)
+    parts = row_parts(rows, tiles, cores) if may_overlap else 1
+    shared = utilisation(tiles * parts, cores)
+    computed = parts * padded(rows // parts, tile.rows) * padded(columns, width) / shared
+    again = PACKING_COST * (parts - 1) / rows
+    idle = max(1.0, MIN_SUMS / (tile.rows * tile.vectors))
+    copy_cost = PARTS_COPY_COST if tile.rows & (tile.rows - 1) else COPY_COST
+    row_cost = BROADCAST_COST + copy_cost * are_copied
+    packed = PACKED_ROWS_COST if rows % tile.rows and not (may_overlap and shared >= HIGH_UTILISATION) else 0.0
+    step = LOOP_COST / (tile.rows * tile.vectors)
+    return computed * idle * (1 + again + packed + step + row_cost / tile.rows + LOAD_COST / tile.vectors)
+
+
+@lru_cache(256)
 def choose_tile(
     rows: int,
     columns: int,
@@ -44,24 +73,7 @@ def choose_tile(
     cores: int = 1,
     may_overlap: bool = False,
 ) -> Tile:
-    """The tile of least cost: of work beyond the edges, of loads, and of idle cores. A sum of sums needs two `sets` of
-    accumulators. Where rows `are_copied`, those of a tile are one vector. Tiles that `may_overlap` need no packed rows,
-    unless only the rows are parallel."""
-
-    def cost(tile: Tile) -> float:
-        width = tile.vectors * lanes
-        tiles = -(-columns // width)
-        parts = row_parts(rows, tiles, cores) if may_overlap else 1
-        shared = utilisation(tiles * parts, cores)
-        computed = parts * padded(rows // parts, tile.rows) * padded(columns, width) / shared
-        again = PACKING_COST * (parts - 1) / rows
-        idle = max(1.0, MIN_SUMS / (tile.rows * tile.vectors))
-        copy_cost = PARTS_COPY_COST if tile.rows & (tile.rows - 1) else COPY_COST
-        row_cost = BROADCAST_COST + copy_cost * are_copied
-        packed = PACKED_ROWS_COST if rows % tile.rows and not (may_overlap and shared >= HIGH_UTILISATION) else 0.0
-        step = LOOP_COST / (tile.rows * tile.vectors)
-        return computed * idle * (1 + again + packed + step + row_cost / tile.rows + LOAD_COST / tile.vectors)
-
+    """The tile of least work. A sum of sums needs two `sets` of accumulators."""
     # Registers hold the accumulators, one row of the panel and one scalar.
     tiles = [
         Tile(height, vectors)
@@ -69,7 +81,7 @@ def choose_tile(
         for height in range(1, max_rows + 1)
         if sets * height * vectors + vectors + 1 <= registers
     ]
-    return min(tiles, key=cost)
+    return min(tiles, key=lambda tile: tile_work(tile, rows, columns, lanes, are_copied, cores, may_overlap))
 
 
 def best_block(tiles: int, most: int, cores: int, parts: int = REPACKED_PARTS) -> int:

@@ -18,8 +18,10 @@ bias, an activation) is computed where the whole sum is in registers."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
+from tilewright.base.costs import seconds_of
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
@@ -27,7 +29,7 @@ from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.analysis.dot_terms import product_dots
 from tilewright.kernel.axes import ADDED_ID, KernelView, is_counted, stride
-from tilewright.kernel.templates.dot_tiles import choose_dot_opts, utilisation
+from tilewright.kernel.templates.dot_tiles import Dots, make_dot_opts, match_dots, utilisation
 from tilewright.kernel.templates.measured import (
     ACCUMULATOR_SHARE,
     HIGH_UTILISATION,
@@ -39,10 +41,9 @@ from tilewright.kernel.templates.measured import (
     MIN_LANES,
     MIN_PACKED_ROWS,
     MIN_PRODUCTS,
-    MIN_ROW_VECTORS,
     MIN_SHARED,
     MIN_TILE_ROWS,
-    MIN_TILED_ROWS,
+    MIN_TILES,
     OPERAND_REGISTERS,
     PANEL_SHARE,
     PARTS_PER_CORE,
@@ -50,6 +51,14 @@ from tilewright.kernel.templates.measured import (
     SHORT_SUM,
     STEPS,
     WHOLE_SHARE,
+)
+from tilewright.kernel.templates.product_costs import (
+    column_clocks,
+    dot_clocks,
+    is_left_to_columns,
+    packed_clocks,
+    padded_clocks,
+    streamed_clocks,
 )
 from tilewright.kernel.templates.product_match import Product, factors_of, find_product, own_axes, sum_dtype
 from tilewright.kernel.templates.product_nest import ROWS_OUTSIDE
@@ -64,8 +73,14 @@ from tilewright.kernel.templates.product_sizes import (
     padded_block,
     row_blocks,
     row_parts,
+    tile_work,
 )
-from tilewright.kernel.templates.streamed_products import choose_streamed_opts
+from tilewright.kernel.templates.streamed_products import (
+    fills_registers,
+    make_padded_opts,
+    make_streamed_opts,
+    match_streamed,
+)
 from tilewright.kernel.templates.template import Opts, Plan, Template
 from tilewright.kernel.transforms.block import check_block, check_overlap
 from tilewright.kernel.transforms.spill import check_spill
@@ -84,20 +99,43 @@ def product_plans(view: KernelView, accesses: list[UOp]) -> Iterator[Plan]:
     lanes = view.target.lanes(sum_dtype(view))
     product = find_product(view)
     if product is None or size_of(product.columns) < MIN_LANES * lanes:
-        reason = "both factors have stride 1 along the sum: a tile of dot products"
-        yield Plan("dot products", reason, lambda: _choose_dots(view, accesses, lanes))
+        dots = _match_dots(view, accesses, lanes)
+        if dots is not None:
+            reason = "both factors have stride 1 along the sum: a tile of dot products"
+            yield Plan("dot products", reason, partial(make_dot_opts, view, dots))
         return
-    if size_of(product.rows) < MIN_PACKED_ROWS and not product_dots(view):
+
+    def seconds(clocks: Callable[..., float], *given: object) -> Callable[[], float]:
+        return lambda: seconds_of(clocks(view, *given), view.target)
+
+    has_instruction = bool(product_dots(view))
+    streamed = None if has_instruction else match_streamed(view, product)
+    if streamed is not None and streamed.tiles >= 2 * MIN_TILES:
         reason = "few rows and a matrix that is read once: the sum in short blocks outside of the columns"
-        yield Plan("streamed", reason, lambda: choose_streamed_opts(view, *product[:4]))
-        reason = "few rows, stride 1 along the sum: a tile of dot products"
-        yield Plan("dot products", reason, lambda: _choose_few_rows(view, product, lanes))
-    if size_of(product.rows) >= MIN_TILED_ROWS or stride(product.right, product.columns) != 1:
-        reason = "a sum of products of rows and columns: a tile of accumulators in registers, large factors packed"
-        yield Plan("packed panels", reason, lambda: _PackedProduct(view, product).choose())
+        made: Callable[[], Opts | None] = partial(make_streamed_opts, view, streamed)
+        yield Plan("streamed", reason, made, seconds(streamed_clocks, streamed))
+    if streamed is not None and fills_registers(streamed):
+        reason = "a tile of all rows, and columns padded to whole registers"
+        made = partial(make_padded_opts, view, streamed)
+        yield Plan("padded columns", reason, made, seconds(padded_clocks, streamed))
+    # A tile of dot products is not blocked for caches: every tile of rows would read the right factor again.
+    if not has_instruction and size_of(product.rows) < MIN_PACKED_ROWS:
+        sides = ([product.rows], [product.columns], product.left, product.right)
+        dots = match_dots(view, *sides, lanes, view.target.independent_vectors * lanes)
+        if dots is not None:
+            reason = "stride 1 along the sum: a tile of dot products"
+            yield Plan("dot products", reason, partial(make_dot_opts, view, dots), seconds(dot_clocks, dots))
+    reason = "a sum of products of rows and columns: a tile of accumulators in registers, large factors packed"
+    packed = _PackedProduct(view, product)
+    # An instruction takes neighbouring terms: those of a matrix in place are gathered.
+    if packed.packs_right or not has_instruction:
+        yield Plan("packed panels", reason, packed.choose, lambda: seconds_of(packed.clocks(), view.target))
+    if is_left_to_columns(view, product):
+        reason = "vectors of columns, and a divisor of the rows"
+        yield Plan("columns", reason, None, seconds(column_clocks, product))
 
 
-def _choose_dots(view: KernelView, accesses: list[UOp], lanes: int) -> Opts | None:
+def _match_dots(view: KernelView, accesses: list[UOp], lanes: int) -> Dots | None:
     left, right = accesses
     dots = product_dots(view)
     lanes *= max((dot.instruction.terms for dot in dots), default=1)
@@ -105,13 +143,7 @@ def _choose_dots(view: KernelView, accesses: list[UOp], lanes: int) -> Opts | No
     vectors = MIN_DOT_VECTORS if dots or len(view.reduce_axes) > 1 else 1
     rows = own_axes(view, left, right)
     columns = [axis for axis in own_axes(view, right, left) if size_of(axis) > 1]
-    return choose_dot_opts(view, rows, columns, left, right, lanes, vectors)
-
-
-def _choose_few_rows(view: KernelView, product: Product, lanes: int) -> tuple[Opt, ...] | None:
-    """Dot products of few rows with those of a matrix: to pack it would cost more than to multiply."""
-    vectors = MIN_DOT_VECTORS if size_of(product.rows) >= MIN_TILED_ROWS else MIN_ROW_VECTORS
-    return choose_dot_opts(view, [product.rows], [product.columns], product.left, product.right, lanes, vectors)
+    return match_dots(view, rows, columns, left, right, lanes, vectors * lanes)
 
 
 def _products(view: KernelView) -> int:
@@ -125,24 +157,45 @@ class _PackedProduct(PackedNest):
     def __init__(self, view: KernelView, product: Product) -> None:
         self.products = _products(view)
         super().__init__(view, product, self.products >= MIN_SHARED)
+        self.lanes = self.target.lanes(sum_dtype(view))
         self.sum_block: int | None = None  # the length of a block of the sum, where it is taken in blocks
+        self.may_overlap = not self.has_neighbouring_rows() and check_overlap(view, product.rows) is None
 
-    def choose(self) -> tuple[Opt, ...]:
+    @property
+    def packs_right(self) -> bool:
+        """One tile of rows uses each element of the right factor once: only the order of a panel is gained."""
+        has_tiles = size_of(self.product.rows) > self._choose_tile(1).rows
+        return self.has_strided_columns() or (has_tiles and self.is_right_packed())
+
+    def clocks(self) -> float:
+        """An estimate, before any opt is applied."""
+        sizes = (size_of(self.product.rows), size_of(self.product.columns), self.lanes)
+        sharing = (self.has_neighbouring_rows(), 1, self.may_overlap)
+        terms = 1 if self.dot is None else self.dot.instruction.terms
+        tile = self._choose_tile(1)
+        work = tile_work(tile, *sizes, *sharing)
+        return packed_clocks(self.view, self.product, tile, work, self.packs_right, terms)
+
+    def _choose_tile(self, cores: int) -> Tile:
         rows, columns = self.product.rows, self.product.columns
-        lanes = self.target.lanes(sum_dtype(self.view))
         inner = math.prod(size_of(axis) for axis in self.view.reduces[0].src[1:])
         # Beside a long inner sum, the accumulators of the outer one may be spilled.
         sets, registers = 1 if inner >= SHORT_SUM else len(self.view.reduces), self.target.vector_registers
         if self.dot is not None and self.dot.offset is not None:
             registers -= OPERAND_REGISTERS
-        is_alone = all(axis in (rows, columns) for axis in self.view.of_kind(AxisType.LOOP))
-        cores = self.target.cores if is_alone else 1
-        may_overlap = not self.has_neighbouring_rows() and check_overlap(self.view, rows) is None
-        self.sum_block = self._choose_sum_block(lanes) if may_overlap else None
-        sharing = (self.has_neighbouring_rows(), cores, may_overlap)
+        if size_of(rows) < self.target.read_streams:
+            registers -= size_of(rows) - 1  # LLVM loads the element of each row before it multiplies any
         lines = self.target.l1_lines(abs(stride(self.product.left, rows) or 0) * self.product.left.dtype.itemsize)
         max_rows = min(self.target.read_streams, max(MIN_TILE_ROWS, lines))
-        tile = choose_tile(size_of(rows), size_of(columns), lanes, registers, max_rows, sets, *sharing)
+        sharing = (self.has_neighbouring_rows(), cores, self.may_overlap)
+        return choose_tile(size_of(rows), size_of(columns), self.lanes, registers, max_rows, sets, *sharing)
+
+    def choose(self) -> tuple[Opt, ...]:
+        rows, columns, lanes, may_overlap = self.product.rows, self.product.columns, self.lanes, self.may_overlap
+        is_alone = all(axis in (rows, columns) for axis in self.view.of_kind(AxisType.LOOP))
+        cores = self.target.cores if is_alone else 1
+        self.sum_block = self._choose_sum_block(lanes) if may_overlap else None
+        tile = self._choose_tile(cores)
         if self._packs_blocks_of_rows(lanes, tile.vectors * lanes):
             return self._choose_rows_outside(tile, tile.vectors * lanes)
         is_by_rows = False

@@ -1,5 +1,5 @@
 """Opts for products of few rows with a matrix that a core's cache does not hold. In: a product, for a target without
-work-groups. Out: opts that read the matrix once and in its own order, or None where it is small.
+work-groups. Out: opts that read the matrix once and in its own order, or None where they are illegal.
 
 Few rows do not repay packing, and a strip of columns read from the first row to the last is a few lines of each page:
 nothing is prefetched, and most of the time is spent in page walks. So the sum goes in short blocks outside of the
@@ -18,48 +18,75 @@ from __future__ import annotations
 
 import math
 
+from tilewright.base.records import NamedTuple
 from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType
-from tilewright.graph.records import Opt, OptOps
+from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import KernelView, stride
 from tilewright.kernel.templates.dot_tiles import utilisation
 from tilewright.kernel.templates.measured import MIN_STREAMED, MIN_TILES, PARTS_PER_CORE, SPILL_SHARE
+from tilewright.kernel.templates.product_match import Product, sum_dtype
 from tilewright.kernel.templates.product_nest import Nest
-from tilewright.kernel.templates.product_sizes import choose_tile, padded
+from tilewright.kernel.templates.product_sizes import Tile, choose_tile, padded
+from tilewright.kernel.templates.template import Opts
 from tilewright.kernel.transforms.block import check_block, check_overlap
 from tilewright.kernel.transforms.pad import check_pad
 from tilewright.kernel.transforms.spill import check_spill
 from tilewright.kernel.transforms.thread import check_thread
 
 
-def choose_streamed_opts(view: KernelView, left: UOp, right: UOp, rows: UOp, columns: UOp) -> tuple[Opt, ...] | None:
-    """`left` and `right` are the accesses of the factors; the matrix is the right one."""
+class Streamed(NamedTuple):
+    """A matrix, the right factor of a product, that can be read in its own order: its rows are those of the sum, and
+    `tiles` of columns cover one of them."""
+
+    product: Product
+    summed: UOp
+    tile: Tile
+    tiles: int
+    lanes: int
+
+    @property
+    def width(self) -> int:
+        return self.tile.vectors * self.lanes
+
+
+def match_streamed(view: KernelView, product: Product) -> Streamed | None:
+    """None where the sum has fewer than two blocks, or the matrix does not have rows along the columns."""
+    _, right, rows, columns, _ = product
     if len(view.reduces) != 1 or len(view.reduces[0].src) != 2:
         return None
-    summed, lanes = view.reduces[0].src[1], view.target.lanes(view.target.held_in(view.reduces[0].dtype))
-    if rows in right.ranges or stride(right, columns) != 1 or (stride(right, summed) or 0) <= 1:
+    summed, lanes = view.reduces[0].src[1], view.target.lanes(sum_dtype(view))
+    is_plain = rows not in right.ranges and stride(right, columns) == 1 and (stride(right, summed) or 0) > 1
+    if not is_plain or size_of(summed) < 2 * view.target.prefetch_streams:
         return None
     registers, streams = view.target.vector_registers, view.target.read_streams
     tile = choose_tile(size_of(rows), size_of(columns), lanes, registers, streams, may_overlap=True)
     width = tile.vectors * lanes
-    matrix = size_of(summed) * size_of(columns) * right.dtype.itemsize
-    tiles = padded(size_of(columns), width) // width
-    is_streamed = matrix >= view.target.core_cache_bytes and tiles >= 2 * MIN_TILES
-    # Columns without a divisor that fills registers are few lanes at a time, unless they are padded.
-    is_padded = tile.rows == size_of(rows) and size_of(columns) > lanes and size_of(columns) % lanes
-    if size_of(summed) < 2 * view.target.prefetch_streams or not (is_streamed or is_padded):
-        return None
+    return Streamed(product, summed, tile, padded(size_of(columns), width) // width, lanes)
+
+
+def fills_registers(found: Streamed) -> bool:
+    """Whether one tile has all rows, and padded columns fill registers that no divisor of them does."""
+    rows, columns = size_of(found.product.rows), size_of(found.product.columns)
+    return found.tile.rows == rows and columns > found.lanes and columns % found.lanes > 0
+
+
+def make_padded_opts(view: KernelView, found: Streamed) -> Opts:
     plan = _Streamed(view)
-    if not is_streamed:
-        plan.cut("columns", columns, width)
-        plan.cut("rows", rows, tile.rows)
-        plan.order()
-        plan.share()
-        return tuple(plan.opts)
+    plan.cut("columns", found.product.columns, found.width)
+    plan.cut("rows", found.product.rows, found.tile.rows)
+    plan.order()
+    plan.share()
+    return tuple(plan.opts)
+
+
+def make_streamed_opts(view: KernelView, found: Streamed) -> Opts | None:
+    (_, right, rows, columns, _), tile, width = found.product, found.tile, found.width
+    plan = _Streamed(view)
     sums = size_of(rows) * width * view.reduces[0].dtype.itemsize
-    part = tiles_of_part(tiles, sums, width * right.dtype.itemsize, view.target)
+    part = tiles_of_part(found.tiles, sums, width * right.dtype.itemsize, view.target)
     plan.cut("columns", plan.pad(columns, part * width), width)
     if part < size_of(plan.loops["columns"]):
         plan.block_loop("columns", part)

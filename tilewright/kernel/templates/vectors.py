@@ -31,6 +31,7 @@ from tilewright.kernel.templates.measured import (
     MAX_NEAR_STEP,
     MAX_SELECTED,
     MAX_SELECTING,
+    MAX_TILE_ROWS,
     MAX_WINDOW,
     MIN_BOX_READS,
     MIN_WORK,
@@ -311,7 +312,7 @@ def register_tile(builder: OptBuilder, vector_axis: UOp, vectors: int) -> None:
     free = builder.target.vector_registers - OPERAND_REGISTERS - vectors
     most = max(1, free // (vectors * max(1, len(builder.view.reduces))))
     for axis in tile_axes(builder.view, vector_axis):
-        amount = max((d for d in range(1, min(most, 12) + 1) if size_of(axis) % d == 0), default=1)
+        amount = max((d for d in range(1, min(most, MAX_TILE_ROWS) + 1) if size_of(axis) % d == 0), default=1)
         if amount > 1:
             builder.upcast(axis, amount)
             return

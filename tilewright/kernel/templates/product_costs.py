@@ -1,0 +1,146 @@
+"""Estimates of the plans for a matrix product on CPU cores. In: a product, and facts of the target. Out: clocks of one
+core that does it alone.
+
+Plans add terms in different orders, and sums must not depend on the number of cores: neither may the choice."""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.base.costs import memory_clocks, product_clocks
+from tilewright.base.target import Target
+from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.walk import size_of
+from tilewright.kernel.axes import KernelView, stride
+from tilewright.kernel.templates.dot_tiles import Dots
+from tilewright.kernel.templates.measured import (
+    COPIED_COST,
+    LOOP_COST,
+    MAX_TILE_ROWS,
+    OPERAND_REGISTERS,
+    PACKING_COST,
+    REDUCTION_COST,
+    SPILLED_COST,
+)
+from tilewright.kernel.templates.opt_builder import best_divisor
+from tilewright.kernel.templates.product_match import Product, sum_dtype
+from tilewright.kernel.templates.product_sizes import Tile, padded, tile_work
+from tilewright.kernel.templates.streamed_products import Streamed
+
+
+def sums_of(view: KernelView, product: Product) -> int:
+    """Iterations of the sum for every output, times the iterations of the loops around rows and columns."""
+    return math.prod(map(size_of, view.axes)) // (size_of(product.rows) * size_of(product.columns))
+
+
+def factor_bytes(view: KernelView, factor: UOp, other: UOp) -> int:
+    """The bytes of one matrix. Loops that both factors depend on, and that are not summed, are over several."""
+    own = [
+        axis for axis in view.axes if axis in factor.ranges and (axis in view.reduce_axes or axis not in other.ranges)
+    ]
+    return min(math.prod(map(size_of, own)), int(memory_of(factor).arg.size)) * factor.dtype.itemsize
+
+
+def matrix_count(view: KernelView, product: Product) -> int:
+    """How many matrices are multiplied."""
+    shared = [axis for axis in view.axes if axis in product.left.ranges and axis in product.right.ranges]
+    return math.prod(size_of(axis) for axis in shared if axis not in view.reduce_axes)
+
+
+def strip_clocks(nbytes: int, passes: int, target: Target) -> float:
+    """A matrix that is read in strips of columns, once for each tile of rows, from its first row to its last: a few
+    lines of each page, which nothing prefetches where a core's cache does not hold the matrix."""
+    return passes * nbytes / target.line_bytes * target.line_clocks if nbytes >= target.core_cache_bytes else 0.0
+
+
+def stream_clocks(nbytes: int, target: Target) -> float:
+    """A matrix that is read in its own order."""
+    return memory_clocks(nbytes, target, cores=1) if nbytes >= target.core_cache_bytes else 0.0
+
+
+def streamed_clocks(view: KernelView, found: Streamed) -> float:
+    """Accumulators are loaded and stored once for every block of the sum."""
+    product, target = found.product, view.target
+    rows, columns = size_of(product.rows), size_of(product.columns)
+    work = tile_work(found.tile, rows, columns, found.lanes, may_overlap=True)
+    work += rows * columns * SPILLED_COST / target.prefetch_streams
+    computed = product_clocks(sums_of(view, product) * work, found.lanes, target, cores=1)
+    nbytes = factor_bytes(view, product.right, product.left)
+    return max(computed, matrix_count(view, product) * stream_clocks(nbytes, target))
+
+
+def padded_clocks(view: KernelView, found: Streamed) -> float:
+    """A tile of all rows, and the matrix in place."""
+    product = found.product
+    work = tile_work(found.tile, size_of(product.rows), size_of(product.columns), found.lanes, may_overlap=True)
+    computed = product_clocks(sums_of(view, product) * work, found.lanes, view.target, cores=1)
+    nbytes = factor_bytes(view, product.right, product.left)
+    return computed + strip_clocks(nbytes, matrix_count(view, product), view.target)
+
+
+def dot_clocks(view: KernelView, dots: Dots) -> float:
+    """Products and loads of a tile, and the reduction of its accumulators at the end of the sum. The smaller factor is
+    read again for each tile of the larger one."""
+    tile, target, lanes = dots.tile, view.target, view.target.lanes(sum_dtype(view))
+    products, depth = math.prod(map(size_of, view.axes)), math.prod(map(size_of, view.reduce_axes))
+    step = 1 + 1 / tile.rows + 1 / tile.columns + LOOP_COST / (tile.rows * tile.columns)
+    filled = padded(size_of(dots.axis), dots.lanes) / size_of(dots.axis)
+    work = products * (filled * tile.repeated * step + REDUCTION_COST * lanes * math.log2(lanes) / depth)
+    factors = (dots.left, dots.right, tile.row_axis, tile.rows), (dots.right, dots.left, tile.column_axis, tile.columns)
+    sides = [(factor_bytes(view, own, other), axis, side) for own, other, axis, side in factors]
+    (smaller, _, _), (larger, axis, side) = sorted(sides, key=lambda each: each[0])
+    again = smaller * -(-size_of(axis) // side) if smaller >= target.core_cache_bytes else 0
+    computed = product_clocks(work, lanes, target, cores=1) + again / target.core_bytes_per_clock
+    return max(computed, stream_clocks(larger, target))
+
+
+def packed_clocks(
+    view: KernelView, product: Product, tile: Tile, work: float, is_packed: bool, terms: int = 1
+) -> float:
+    """Tiles of `work` for an iteration of the sum; an instruction may take several `terms` of it. The right factor is
+    read in place, or packed: its columns are transposed on the way where they are strided. To convert an element takes
+    as long as to copy it."""
+    target, lanes = view.target, view.target.lanes(sum_dtype(view))
+    nbytes, count = factor_bytes(view, product.right, product.left), matrix_count(view, product)
+    sums = sums_of(view, product)
+    if not is_packed:
+        passes = count * -(-size_of(product.rows) // tile.rows)
+        return product_clocks(sums * work / terms, lanes, target, cores=1) + strip_clocks(nbytes, passes, target)
+    is_near = stride(product.right, product.columns) == 1 and nbytes < target.core_cache_bytes
+    converted = 2 if product.right.dtype is not view.reduces[0].dtype and terms == 1 else 1
+    work += size_of(product.columns) * (COPIED_COST if is_near else PACKING_COST) * converted
+    return max(product_clocks(sums * work / terms, lanes, target, cores=1), count * stream_clocks(nbytes, target))
+
+
+def is_left_to_columns(view: KernelView, product: Product) -> bool:
+    """Whether the template of columns may take less. Rows of stride 1 are loaded as vectors: a tile of many that are no
+    whole vectors is shuffled out of several, and takes several times as long."""
+    rows, lanes, target = size_of(product.rows), view.target.lanes(sum_dtype(view)), view.target
+    if stride(product.right, product.columns) != 1:
+        return False
+    if stride(product.left, product.rows) != 1 or rows < target.read_streams:
+        return True
+    return column_rows(rows, 2 if size_of(product.columns) > lanes else 1, target) % lanes == 0
+
+
+def column_clocks(view: KernelView, product: Product) -> float:
+    """What the template of columns does: two vectors of columns, a divisor of the rows, and a sum that is not
+    unrolled."""
+    lanes, target = view.target.lanes(sum_dtype(view)), view.target
+    rows, columns = size_of(product.rows), size_of(product.columns)
+    vectors = 2 if columns > lanes else 1
+    height = column_rows(rows, vectors, target)
+    work = tile_work(Tile(height, vectors), rows, padded(columns, lanes), lanes)
+    work += rows * columns * LOOP_COST / (height * vectors)
+    amount = best_divisor(columns, vectors * lanes, lanes, target.independent_vectors)
+    if columns > lanes and amount is not None and amount % lanes:
+        work *= padded(amount, lanes) / amount
+    computed = product_clocks(sums_of(view, product) * work, lanes, target, cores=1)
+    nbytes = factor_bytes(view, product.right, product.left)
+    return computed + strip_clocks(nbytes, matrix_count(view, product) * (rows // height), target)
+
+
+def column_rows(rows: int, vectors: int, target: Target) -> int:
+    """Rows of the register tile of `vectors.py`."""
+    most = max(1, (target.vector_registers - OPERAND_REGISTERS - vectors) // vectors)
+    return max(amount for amount in range(1, min(most, MAX_TILE_ROWS, rows) + 1) if rows % amount == 0)
