@@ -87,6 +87,14 @@ def batched(columns: int = 32) -> UOp:
     return kernel(store(param(0, 64 * columns), b * (16 * columns) + i * columns + j, summed(left * right, k)))
 
 
+def of_channels(batch: int = 3, depth: int = 10) -> UOp:
+    """out[i, j] = sum over b and k of a[b, i, k] * c[b, j, k]: the gradient of the weights of single pixels."""
+    i, j, b, k = axis(40, 0), axis(24, 1), axis(batch, 2, AxisType.REDUCE), axis(depth, 3, AxisType.REDUCE)
+    left = load(param(1, 40 * batch * depth), b * (40 * depth) + i * depth + k)
+    right = load(param(2, 24 * batch * depth), b * (24 * depth) + j * depth + k)
+    return kernel(store(param(0, 960), i * 24 + j, summed(left * right, b, k)))
+
+
 def convolution(step: int = 1) -> UOp:
     """Two images of 3 channels, 8 results a point, windows of 3 by 3."""
     width = 10
@@ -148,6 +156,8 @@ PRODUCTS: dict[str, Callable[[], UOp]] = {
     "bfloat16, right transposed": lambda: matrices(24, 12, 32, (12, 1, 1, 12), dtypes.bfloat16),
     "int8 into int32": lambda: matrices(40, 12, 64, (12, 1, 64, 1), dtypes.int8, dtypes.int32),
     "batched": batched,
+    "summed over two axes": of_channels,
+    "summed over two axes, the inner one odd": lambda: of_channels(depth=11),
     "convolution": convolution,
     "convolution in steps of 2": lambda: convolution(2),
     "gradient of weights": weight_gradient,
@@ -163,6 +173,18 @@ def test_on_the_emulator_for_every_instruction_set(name: str, target: str) -> No
     opts = choose_opts(view_kernel(prepare_kernel(ast), TARGETS[target]))
     assert sum(opt.op is OptOps.UPCAST for opt in opts) >= 2
     assert check_pair(Pair(0, name, ast, None, TARGETS[target])) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("depth", "amount"), [(10, 2), (9, 3), (11, None)])
+def test_the_innermost_loop_of_a_sum_is_unrolled(depth: int, amount: int | None) -> None:
+    """A sum over two axes ran at 11 GFLOP/s where one over a single axis ran at 26."""
+    sink = prepare_kernel(of_channels(depth=depth))
+    found = []
+    for opt in choose_opts(view_kernel(sink, TARGETS["NEON"])):
+        if opt.op is OptOps.UNROLL:
+            found.append((view_kernel(sink, TARGETS["NEON"]).axes[opt.axis or 0].arg.id, opt.arg))
+        sink = apply_opt(sink, opt, TARGETS["NEON"])
+    assert found == ([] if amount is None else [((3,), amount)])
 
 
 @pytest.mark.parametrize("name", PRODUCTS)

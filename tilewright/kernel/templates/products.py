@@ -380,12 +380,12 @@ class _PackedProduct(PackedNest):
         self.spill_loop = [a for a in self.view.of_kind(AxisType.REDUCE) if a.arg.id[: len(block)] == block][-1]
 
     def _unroll_sum(self) -> None:
-        """Unrolls the sum. This comes last: a copy is best made along the whole sum."""
-        axes = self.view.reduces[0].src[1:]
-        amount = next((n for n in STEPS if size_of(axes[0]) % n == 0 and size_of(axes[0]) > n), None)
-        is_plain = self.dot is None and len(self.view.reduces) == len(axes) == 1
+        """Unrolls the innermost loop of the sum. This comes last: a copy is best made along the whole sum."""
+        inner = self.view.reduces[0].src[-1]
+        amount = next((n for n in STEPS if size_of(inner) % n == 0 and size_of(inner) > n), None)
+        is_plain = self.dot is None and len(self.view.reduces) == 1
         if self.is_large and is_plain and amount is not None:
-            self.unroll(axes[0], amount)
+            self.unroll(inner, amount)
 
 
 CONTRACTION = Template(
