@@ -158,7 +158,7 @@ class Renderer:
     def _close_loop(self, limit: str = "") -> None:
         emitter, loop = self.emitter, self.loops.pop()
         label, counter = loop.label, f"%{loop.label}.i"
-        if loop.updates:
+        if 0 < len(loop.updates) == len(loop.phis):  # with several terms in an iteration the loop takes longer
             self._order_operands(loop)
         emitter.close_loop()
         emitter.line(f"  br label %{label}.end")
@@ -241,8 +241,8 @@ class Renderer:
         axis, lanes, sums = facts.vector_axis(acc), facts.lanes(acc), self.values[acc]
         unrolled = [a for a in facts.axes(value) if a not in facts.axes(acc)]
         is_masked = value.op is Ops.WHERE and value.src[2] is acc.src[0]
-        for step in itertools.product(*(range(size_of(a)) for a in unrolled)):
-            for coordinates, at in self.values.elements(acc):
+        for coordinates, at in self.values.elements(acc):
+            for step in itertools.product(*(range(size_of(a)) for a in unrolled)):
                 element = {**at, **dict(zip(unrolled, step, strict=True))}
                 if is_masked and holds_at(value.src[0], element) is False:
                     continue
