@@ -18,7 +18,14 @@ from tilewright import Tensor, Variable
 from tilewright.backends.cpu.code import llvm
 from tilewright.backends.cpu.device import cpu_target
 from tilewright.backends.cpu.rendering.renderer import render
-from tilewright.backends.cpu.rendering.shuffles import MAX_STRIDE, across, fold_rows, load_strided, transpose
+from tilewright.backends.cpu.rendering.shuffles import (
+    MAX_STRIDE,
+    across,
+    fold_rows,
+    interleave_three,
+    load_strided,
+    transpose,
+)
 from tilewright.base.target import Target
 from tilewright.codegen.pipeline import lower
 from tilewright.debug import explain
@@ -27,7 +34,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp, const
 from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.axes import view_kernel
-from tilewright.kernel.optimise import prepare_kernel
+from tilewright.kernel.optimise import optimise, prepare_kernel
 from tilewright.kernel.templates.choose import choose_opts
 
 SHUFFLE = re.compile(r"shufflevector <(\d+) x T> (\S+), <\1 x T> (\S+), <(\d+) x i32> <(.*)>")
@@ -130,6 +137,14 @@ def test_elements_apart_are_picked_and_none_after_the_last_is_touched(lanes: int
     assert run.values[name] == [lane * step for lane in range(lanes)]
     assert max(run.touched) == (lanes - 1) * step
     assert len(run.values) == 2 * step - 1
+
+
+@pytest.mark.parametrize("lanes", [2, 4, 8, 16])
+def test_three_rows_become_groups_of_three(lanes: int) -> None:
+    run = Interpreter()
+    run.values.update({f"%row{row}": [(row, lane) for lane in range(lanes)] for row in range(3)})
+    name = interleave_three(run, "T", [f"%row{row}" for row in range(3)], lanes)
+    assert run.values[name] == [(row, lane) for lane in range(lanes) for row in range(3)]
 
 
 # ---------------------------------------------------------------- whole kernels
@@ -255,3 +270,16 @@ def test_memory_of_a_size_that_is_an_argument_is_not_read_past_its_end() -> None
     x = Tensor(np.arange(4096, dtype=np.float32), device="CPU").realize()
     shown = explain(x[:length] * 2)
     assert not any("icmp ule" in kernel.source for kernel in shown.kernels)
+
+
+@pytest.mark.parametrize("times", [2, 3, 4])
+def test_phases_are_stored_as_one_vector(times: int) -> None:
+    """Elements of three phases were stored one by one."""
+    x = Tensor(np.arange(70 * 48, dtype=np.float32).reshape(70, 48)).realize()
+    repeated = x.repeat_interleave(times, 1)
+    (item,) = repeated.schedule()
+    assert item.ast is not None
+    target = replace(cpu_target(), cores=1)
+    text = render(lower(optimise(item.ast, target), target), "kernel")
+    assert "masked.scatter" not in text
+    np.testing.assert_array_equal(repeated.numpy(), np.repeat(x.numpy(), times, 1))
