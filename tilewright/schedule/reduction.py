@@ -76,7 +76,8 @@ def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
     if results == 0 or work // results < LARGE_REDUCTION:
         return None
     axis = max(axes, key=lambda a: (source.shape[a] >= FEW_RESULTS, -a, source.shape[a]))
-    parts = choose_parts(source.shape[axis], work // results)
+    inner = () if group_cores else merged_sizes(source, axis)
+    parts = choose_parts(source.shape[axis], work // results, inner)
     is_along_memory = all(own in axes for own in _contiguous_axes(source))
     if parts is None and not group_cores and results >= ENOUGH_ROWS and is_along_memory:
         return None
@@ -126,10 +127,32 @@ def merge_axes(node: UOp, first: int, last: int, done: dict[UOp, UOp | None]) ->
     return done[node]
 
 
-def choose_parts(size: int, reduced: int) -> int | None:
-    """The largest divisor of the axis that leaves each core enough work; None where the axis has no useful divisor."""
+def merged_sizes(source: UOp, axis: int) -> tuple[int, ...]:
+    """Where an axis of a value is made of several axes of what it is computed from, such as channels and pixels: the
+    elements of each step of these, the innermost apart."""
+    found: set[int] = set()
+    stack, seen = [source], {source}
+    while stack:
+        node = stack.pop()
+        if node.op is Ops.RESHAPE and node.src[0].op.is_elementwise:
+            before, after = max_count(node.shape[:axis]), max_count(node.shape[axis + 1 :])
+            given = node.src[0].shape
+            steps = [max_count(given[number + 1 :]) for number in range(len(given))]
+            whole = max_count(given) // max(before, 1)
+            found.update(step // after for step in steps if after < step < whole and step % after == 0)
+        elif node.op.is_elementwise:
+            stack += [each for each in node.src if each.shape == source.shape and each not in seen]
+            seen.update(node.src)
+    return tuple(sorted(found))
+
+
+def choose_parts(size: int, reduced: int, inner: tuple[int, ...] = ()) -> int | None:
+    """The largest divisor of the axis that leaves each core enough work; None where the axis has no useful divisor. A
+    part is some whole steps of the `inner` axes, or a fraction of one: elsewhere every element would be divided to find
+    its step."""
     max_parts = min(MAX_PARTS, max(reduced // MIN_PART, 1))
-    best = max((d for d in range(1, max_parts + 1) if size % d == 0), default=1)
+    divisors = [d for d in range(1, max_parts + 1) if size % d == 0]
+    best = max(d for d in divisors if all(size // d % step == 0 or step % (size // d) == 0 for step in inner))
     is_enough = best >= FEW_RESULTS or (best >= 16 and reduced < LONG_REDUCTION)
     return best if is_enough else None
 
