@@ -16,12 +16,13 @@ from tilewright.backends.cpu.device import cpu_target
 from tilewright.backends.cpu.rendering.renderer import render
 from tilewright.base.errors import IndexingError
 from tilewright.codegen.pipeline import lower
-from tilewright.graph.ops import AxisType
+from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import KernelView, stride, view_kernel
 from tilewright.kernel.optimise import optimise, prepare_kernel
+from tilewright.kernel.templates.convolutions import find_windows, tile_speed
 from tilewright.kernel.templates.product_match import find_product
 
 # ---------------------------------------------------------------- gradients of windows at a stride
@@ -159,9 +160,11 @@ def test_sums_by_index_read_their_element_at_a_clamped_address() -> None:
 # ---------------------------------------------------------------- rows without divisors
 
 
-def test_rows_without_divisors_are_not_padded_where_they_are_enough() -> None:
-    """Padded parts of a row of two channels divided to find the channel of each element."""
-    x, weight = Tensor.empty(2, 16, 181, 181).contiguous(), Tensor.empty(16)
+@pytest.mark.parametrize(("channels", "side"), [(16, 181), (88, 77)])
+def test_rows_without_divisors_are_not_padded_where_they_are_enough(channels: int, side: int) -> None:
+    """Padded parts of a row of two channels divided to find the channel of each element, and so did parts that begin
+    inside of a channel and end in another: 49 of 11 channels of 77 x 77."""
+    x, weight = Tensor.empty(2, channels, side, side).contiguous(), Tensor.empty(channels)
     normalised = x.reshape(2, 8, -1).layernorm(-1, 1e-5).reshape(x.shape) * weight.reshape(1, -1, 1, 1)
     gradient = normalised.gradient(x, gradient=normalised.detach())[0]
     for ast in kernels_of(gradient):
@@ -175,3 +178,66 @@ def test_few_rows_and_columns_of_a_long_sum_are_dot_products(rows: int, columns:
     made = Chosen(matrices(rows, 8192, columns, (8192, 1, 1, 8192)), replace(LARGE_CACHES, cores=1))
     assert made.uses(OptOps.STAGE) == 0
     assert made.count(AxisType.UPCAST) >= 8 * 16
+
+
+# ---------------------------------------------------------------- vectors along the rows of what is large
+
+
+@pytest.mark.parametrize(("batch", "groups", "channels", "side"), [(5, 8, 5, 72), (2, 6, 12, 30)])
+def test_sums_are_vectorised_along_pixels_and_not_along_channels(
+    batch: int, groups: int, channels: int, side: int
+) -> None:
+    """Weights and biases have stride 1 along the channels: there are more of them than of the image, which was gathered
+    element by element."""
+    x = Tensor.empty(batch, groups * channels, side, side).contiguous().realize()
+    weight, bias = (Tensor.empty(groups * channels).contiguous().realize().reshape(1, -1, 1, 1) for _ in range(2))
+    made = x.reshape(batch, groups, -1).layernorm(-1, 1e-5).reshape(x.shape) * weight + bias
+    for ast in kernels_of(*made.gradient(x, gradient=made.detach())):
+        chosen = Chosen(ast, replace(LARGE_CACHES, cores=1))
+        vectors = chosen.view.of_kind(AxisType.UPCAST)
+        for load in chosen.view.loads:
+            if len(load.ranges) > 3:
+                assert max(size_of(axis) for axis in vectors if stride(load, axis) == 1) >= 16
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.int32, np.uint8])
+def test_classes_are_compared_in_32_bits(dtype: type) -> None:
+    """Comparing in 64 bits takes twice as many vectors."""
+    labels = np.array([2, 0, 6, 5], dtype)
+    made = Tensor(labels).one_hot(7)
+    np.testing.assert_array_equal(made.numpy(), np.eye(7, dtype=np.int64)[labels.astype(np.int64)])
+    (ast,) = kernels_of(Tensor.empty(4000, dtype="int64").contiguous().realize().one_hot(300))
+    compared = [node for node in view_kernel(ast).nodes if node.op is Ops.CMPEQ]
+    assert all(node.src[0].dtype.itemsize <= 4 for node in compared)
+
+
+@pytest.mark.parametrize(("batch", "is_fast"), [(1, False), (4, True)])
+def test_a_tile_of_one_pixel_is_not_taken_for_a_fast_one(batch: int, is_fast: bool) -> None:
+    """Rows and columns of a prime length leave one image a tile with too few accumulators."""
+    images, weight = Tensor.empty(batch, 64, 61, 61), Tensor.empty(64, 64, 3, 3)
+    (ast,) = kernels_of(images.contiguous().realize().conv2d(weight.contiguous().realize()))
+    view = view_kernel(prepare_kernel(ast), replace(LARGE_CACHES, vector_bytes=16))
+    windows = find_windows(view, 4)
+    assert windows is not None
+    assert (tile_speed(view, windows, 4) == 1) is is_fast
+
+
+def test_a_matrix_that_is_read_in_place_has_no_masks() -> None:
+    """Tiles of 12 columns do not fill 32768, and every load had a mask. The last one overlaps the one before."""
+    left, right = Tensor.empty(14, 28, 12).contiguous().realize(), Tensor.empty(14, 12, 32768).contiguous().realize()
+    (ast,) = kernels_of(left @ right)
+    for cores in (1, 2):
+        made = Chosen(ast, replace(LARGE_CACHES, cores=cores, vector_bytes=16))
+        assert made.uses(OptOps.PADTO) == 0
+        assert made.uses(OptOps.BLOCK) >= 1
+
+
+@pytest.mark.parametrize(("masked_itemsizes", "is_vector"), [((), False), ((1, 2, 4, 8), True)])
+def test_elements_at_loaded_indices_are_read_one_by_one_without_masks(
+    masked_itemsizes: tuple[int, ...], is_vector: bool
+) -> None:
+    """Without masked accesses there are no gathers: a vector of addresses was taken apart lane by lane."""
+    table, index = Tensor.empty(14, 3000).contiguous().realize(), Tensor.empty(14, 3000, dtype="int64")
+    (ast,) = kernels_of(table.gather(1, index.contiguous().realize()))
+    made = Chosen(ast, replace(LARGE_CACHES, masked_itemsizes=masked_itemsizes))
+    assert (made.uses(OptOps.UPCAST) > 0) is is_vector

@@ -25,7 +25,7 @@ from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import stride
-from tilewright.kernel.templates.vectors import BRIEF_WORK, MIN_WORK
+from tilewright.kernel.templates.measured import BRIEF_WORK, MIN_WORK
 
 # What is spilled needs local memory, as every CPU has.
 WIDE = Target(

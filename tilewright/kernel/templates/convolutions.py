@@ -53,6 +53,7 @@ from tilewright.kernel.templates.measured import (
     MAX_VECTORS,
     MIN_GAIN,
     MIN_LANES,
+    MIN_WINDOW_SUMS,
     PIXEL_SPEED,
     REPACKED_PARTS,
     ROW_SPEED,
@@ -95,7 +96,7 @@ def window_plans(view: KernelView, windows: Windows) -> Iterator[Plan]:
     if not windows.overlap:
         speed *= PIXEL_SPEED
         row_speed *= size_of(windows.row) / (size_of(windows.row) + TRANSPOSE_STEPS)
-    by_channels, by_rows = products / speed, products / row_speed
+    by_channels, by_rows = products / (speed * tile_speed(view, windows, lanes)), products / row_speed
 
     def plan(name: str, compiled: float, is_small: bool) -> Plan:
         reason = "a sum of products over windows: channels as vectors, a tile of accumulators in registers"
@@ -108,6 +109,15 @@ def window_plans(view: KernelView, windows: Windows) -> Iterator[Plan]:
         yield plan("one vector of channels", SMALL_GAIN, is_small=True)
     clocks = product_clocks(by_rows, lanes, view.target)
     yield Plan("vectors of pixels", "rows of pixels as vectors", None, partial(seconds_of, clocks, view.target))
+
+
+def tile_speed(view: KernelView, windows: Windows, lanes: int) -> float:
+    """The relative speed of the accumulators of a tile: few of them wait for one another, as where a prime number of
+    pixels leaves a tile of one."""
+    masked = find_masked_window(view, windows)
+    window = find_window(view, windows) if masked is None else masked
+    tile = choose_tile(windows, lanes, view.target.vector_registers, window)
+    return min(1.0, tile.vectors * tile.length * tile.height / MIN_WINDOW_SUMS)
 
 
 def _choose_nest(view: KernelView, windows: Windows, lanes: int, is_small: bool) -> Opts | None:

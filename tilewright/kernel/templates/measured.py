@@ -162,6 +162,9 @@ MAX_SELECTED = 32
 MIN_STREAMED_ROWS = 64
 # A row that is not a whole number of half vectors is padded to a multiple of this many tiles.
 PADDED_TILES = 4
+# What it costs to store a part of a vector again just after it was stored, in additions of a vector: the second store
+# waits until the first has left its buffer (140 clocks of a Neoverse N1).
+OVERLAP_COST = 400.0
 # A square tile with a shorter side leaves most of each vector unused.
 MIN_SQUARE = 4
 

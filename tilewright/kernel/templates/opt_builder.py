@@ -3,10 +3,16 @@ Templates are written with this."""
 
 from __future__ import annotations
 
+import math
+
+from tilewright.base.dtype import dtypes
+from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import KernelView, is_counted, is_uniform, make_range, padded_size, quotient_of, view_kernel
+from tilewright.kernel.templates.measured import LOOP_COST, OVERLAP_COST
+from tilewright.kernel.transforms.block import check_block
 from tilewright.kernel.transforms.pad import check_pad
 from tilewright.kernel.transforms.registry import TRANSFORMS
 from tilewright.kernel.transforms.swap import check_swap
@@ -62,8 +68,9 @@ class OptBuilder:
         self.apply(OptOps.SWAP, outer, second)
         return self.view.axes[second], self.view.axes[first]
 
-    def vectorise(self, axis: UOp, vectors: int, lanes: int) -> None:
-        """A tile of up to `vectors` registers along the axis, which is padded where it has no useful divisor."""
+    def vectorise(self, axis: UOp, vectors: int, lanes: int, may_overlap: bool = False) -> None:
+        """A tile of up to `vectors` registers along the axis, which is padded where it has no useful divisor. Where it
+        `may_overlap`, the last tile overlaps the one before instead, unless the processor has masks."""
         size = size_of(axis)
         if not is_counted(axis):
             self.vectorise_variable(axis, lanes * min(vectors, 2))
@@ -73,13 +80,53 @@ class OptBuilder:
             return
         few = self.target.independent_vectors
         amount = best_divisor(size, vectors * lanes, lanes, few)
-        if amount is None:
+        tile = self.covering_tile(axis, vectors, lanes, amount)
+        is_loop = size > vectors * lanes or bool(self.view.reduces)  # masks of a single tile are constants
+        if may_overlap and is_loop and tile is not None and self.overlap_tiles(axis, tile, vectors * lanes):
+            return
+        if amount is None or (tile is not None and self.is_peeled(axis)):
             if check_upcast(self.view, axis, 1) is not None:
                 return
-            axis = self.pad(axis, lanes if size < vectors * lanes else lanes * min(vectors, 2))
+            axis = self.pad(axis, tile or (lanes if size < vectors * lanes else lanes * min(vectors, 2)))
             amount = best_divisor(size_of(axis), vectors * lanes, lanes, few)
             assert amount is not None
         self.upcast(axis, amount)
+
+    def has_masks(self, axis: UOp) -> bool:
+        """Whether all vectors along an axis may be loaded and stored under a mask."""
+        walking = [access for access in self.view.accesses if axis in access.ranges]
+        return all(access.dtype.itemsize in self.target.masked_itemsizes for access in walking)
+
+    def is_peeled(self, axis: UOp) -> bool:
+        """Whether the last iteration of a padded loop is taken out of it (`codegen/peel.py`)."""
+        closed = [node.src[1:] for node in self.view.reduces if axis in node.src[1:]]
+        return bool(closed) and all(axes == (axis,) for axes in closed)
+
+    def overlap_tiles(self, axis: UOp, tile: int, most: int = 0) -> bool:
+        """Tiles along an axis of which the last overlaps the one before, if it may; all of them at once where they have
+        at most `most` elements."""
+        if size_of(axis) % tile == 0 or check_block(self.view, axis, tile) is not None:
+            return False
+        blocks, inside = self.block(axis, tile)
+        self.upcast(inside, tile)
+        if size_of(blocks) * tile <= most:
+            self.upcast(blocks, size_of(blocks))
+        return True
+
+    def covering_tile(self, axis: UOp, vectors: int, lanes: int, divisor: int | None) -> int | None:
+        """The length of tiles of whole vectors that cover a loop in less time than those of a divisor do, if any; None
+        where the processor has masks."""
+        if self.has_masks(axis):
+            return None
+        # Fewer accumulators wait for one another, and so do the steps of a function of one vector.
+        least = self.target.independent_vectors if self.view.reduces else self.target.independent_vectors // 2
+        outer = [loop for loop in self.view.of_kind(AxisType.LOOP) if loop not in self.view.reduce_axes]
+        if any(loop not in node.ranges for loop in outer for node in self.view.reduces):
+            # Reductions, and loops behind them, are cut alike: what is memoised in the one is loaded in the other.
+            return covering_tile(size_of(axis), vectors, lanes, None, 1.0, least) if divisor is None else None
+        least //= math.prod(size_of(tile) for tile in self.view.of_kind(AxisType.UPCAST))
+        again = 0.0 if self.view.reduces else OVERLAP_COST
+        return covering_tile(size_of(axis), vectors, lanes, divisor, work_along(self.view, axis), least, again)
 
     def vectorise_variable(self, axis: UOp, amount: int) -> None:
         """A tile along an axis whose size a launch gives: masked at its end, unless the size is a multiple."""
@@ -91,6 +138,33 @@ class OptBuilder:
             self.apply(OptOps.PADTO, axis, amount)
             axis = make_range(padded_size(axis, amount), axis.arg.id, axis.arg.kind)
         self.upcast(axis, amount)
+
+
+def work_along(view: KernelView, axis: UOp) -> float:
+    """The work of one iteration of a loop, in additions: accesses, and arithmetic as often as sums repeat it."""
+    found = [node for node in view.nodes if axis in node.ranges and node.dtype is not dtypes.index]
+    return sum(
+        (1.0 if node.op is Ops.INDEX else node.op.cost) * math.prod(map(size_of, node.ranges & view.reduce_axes))
+        for node in found
+    )
+
+
+def covering_tile(
+    size: int, vectors: int, lanes: int, divisor: int | None, work: float, least: int = 1, again: float = 0.0
+) -> int | None:
+    """The length of tiles of up to `vectors` registers that cover `size` elements in the least time, the last one being
+    padded or overlapping the one before; None where tiles of the `divisor` take no longer. `work` is that of one
+    vector; fewer than `least` vectors take as long as that many; `again` is what storing some elements twice costs. Few
+    elements are single vectors, of which none is in a loop."""
+    if divisor is None and lanes < size <= vectors * lanes:
+        return lanes
+
+    def cost(amount: int) -> float:
+        return -(-size // amount) * (max(-(-amount // lanes), least) * work + LOOP_COST)
+
+    amounts = [count * lanes for count in range(1, vectors + 1) if count * lanes < size]
+    best = min(amounts, key=cost, default=None)
+    return None if best is None or (divisor is not None and cost(divisor) <= cost(best) + again) else best
 
 
 def best_divisor(size: int, most: int, lanes: int, independent: int) -> int | None:

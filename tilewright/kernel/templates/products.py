@@ -202,19 +202,24 @@ class _PackedProduct(PackedNest):
         width = tile.vectors * lanes
         tiles = padded(size_of(columns), width) // width
         room = self.target.core_cache_bytes // PANEL_SHARE // (self.depth * self.itemsize)
-        if tiles > 1:
+        has_overlap = self._overlaps_columns(width)
+        if tiles > 1 and not has_overlap:
             most = room // width if self.sum_block is None else 1
             is_by_rows = may_overlap and self._is_by_rows(tiles, most)
             amount = tiles if is_by_rows else best_block(tiles, most, self.target.cores, PARTS_PER_CORE)
             if self.depth <= SHORT_SUM and not is_by_rows:
                 amount = padded_block(tiles, most, amount, self.target.cores)
                 columns = columns if tiles % amount == 0 else self.pad(columns, amount * width)
-        self.cut("columns", columns, width)
-        if tiles > 1:
-            self.block_loop("columns", amount)
+        if has_overlap:
+            self.overlap("columns", columns, width)
+        else:
+            self.cut("columns", columns, width)
+            if tiles > 1:
+                self.block_loop("columns", amount)
         if may_overlap:
             rows = self._part_rows(rows, is_by_rows)
         is_shared = utilisation(self._parts_outside(rows), cores) >= HIGH_UTILISATION or self.sum_block is not None
+        is_shared = is_shared or has_overlap
         if may_overlap and is_shared and size_of(rows) % tile.rows and size_of(rows) > tile.rows:
             self.overlap("rows", rows, tile.rows)
         else:
@@ -230,6 +235,18 @@ class _PackedProduct(PackedNest):
         self.stage()
         self._unroll_sum()
         return tuple(self.opts)
+
+    def _overlaps_columns(self, width: int) -> bool:
+        """Whether the last tile of columns overlaps the one before: the right factor is read in place, where every load
+        would have a mask, and other loops are enough for the cores."""
+        columns = self.product.columns
+        if size_of(columns) % width == 0 or size_of(columns) < width or self.has_masks(columns):
+            return False
+        others = [axis for axis in self.view.of_kind(AxisType.LOOP) if axis not in (self.product.rows, columns)]
+        is_enough = math.prod(map(size_of, others)) >= PARTS_PER_CORE * self.target.cores
+        is_serial = not self.is_large or self.target.cores == 1 or is_enough
+        is_plain = self.dot is None and self.sum_block is None and not self.is_right_packed()
+        return is_plain and is_serial and check_overlap(self.view, columns) is None
 
     def _packs_blocks_of_rows(self, lanes: int, width: int) -> bool:
         """Whether blocks of rows are the outer loop: the left factor is packed, but not once for all blocks of columns,

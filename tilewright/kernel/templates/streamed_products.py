@@ -87,9 +87,10 @@ def make_streamed_opts(view: KernelView, found: Streamed) -> Opts | None:
     plan = _Streamed(view)
     sums = size_of(rows) * width * view.reduces[0].dtype.itemsize
     part = tiles_of_part(found.tiles, sums, width * right.dtype.itemsize, view.target)
-    plan.cut("columns", plan.pad(columns, part * width), width)
-    if part < size_of(plan.loops["columns"]):
-        plan.block_loop("columns", part)
+    if not plan.cut_parts(columns, -(-found.tiles // part), width):
+        plan.cut("columns", plan.pad(columns, part * width), width)
+        if part < size_of(plan.loops["columns"]):
+            plan.block_loop("columns", part)
     if size_of(rows) % tile.rows == 0 or check_overlap(plan.view, rows) is not None:
         plan.cut("rows", rows, tile.rows)
     else:
@@ -114,6 +115,22 @@ def tiles_of_part(tiles: int, tile_bytes: int, row_bytes: int, target: Target) -
 
 
 class _Streamed(Nest):
+    def cut_parts(self, columns: UOp, parts: int, width: int) -> bool:
+        """Whether columns that no number of tiles fills are cut into equal parts, the last tile of each overlapping the
+        one before. Else they are padded, and every load of the matrix has a mask."""
+        size = size_of(columns)
+        if self.has_masks(columns) or size % width == 0 or size % parts or size // parts <= width:
+            return False
+        if check_block(self.view, columns, width) is not None:
+            return False
+        if parts > 1:
+            self.loops["blocks of columns"], columns = self.block(columns, size // parts)
+        if size_of(columns) % width:
+            self.overlap("columns", columns, width)
+        else:
+            self.cut("columns", columns, width)
+        return True
+
     def put_rows_inside(self) -> None:
         if "rows" in self.loops:
             columns, rows = self.put_outside(self.loops["columns"], self.loops["rows"])

@@ -16,8 +16,14 @@ from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import KernelView, is_counted, stride
 from tilewright.kernel.templates.dot_tiles import utilisation
-from tilewright.kernel.templates.measured import MIN_SQUARE, MIN_STREAMED_ROWS, PADDED_TILES, SPILL_SHARE
+from tilewright.kernel.templates.measured import (
+    MIN_SQUARE,
+    MIN_STREAMED_ROWS,
+    PADDED_TILES,
+    SPILL_SHARE,
+)
 from tilewright.kernel.templates.opt_builder import OptBuilder
+from tilewright.kernel.templates.sharing import may_be_serial
 from tilewright.kernel.transforms.block import check_block
 from tilewright.kernel.transforms.spill import check_spill
 from tilewright.kernel.transforms.thread import check_thread
@@ -48,7 +54,7 @@ def square_tile(builder: OptBuilder, outer: UOp, inner: UOp) -> None:
     loaded = min(builder.target.transposed_lanes(itemsize, min(lanes, size_of(outer)), step) for step in steps)
     outer, inner = builder.put_outside(outer, inner)
     builder.vectorise(outer, 1, lanes)
-    builder.vectorise(inner, 1, min(loaded, builder.target.vector_registers // 2))
+    builder.vectorise(inner, 1, min(loaded, builder.target.vector_registers // 2), may_be_serial(builder.view, inner))
 
 
 def row_vectors(view: KernelView, axis: UOp, lanes: int) -> int:

@@ -22,8 +22,7 @@ from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import OptOps
 from tilewright.graph.text.arguments import axis_name
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import size_of
-from tilewright.kernel.analysis.dependence import check_cores
+from tilewright.graph.walk import size_of, toposort
 from tilewright.kernel.axes import KernelView, is_counted, is_uniform, stride
 from tilewright.kernel.templates.measured import (
     BOX_SHARE,
@@ -34,10 +33,10 @@ from tilewright.kernel.templates.measured import (
     MAX_TILE_ROWS,
     MAX_WINDOW,
     MIN_BOX_READS,
-    MIN_WORK,
     OPERAND_REGISTERS,
 )
 from tilewright.kernel.templates.opt_builder import OptBuilder
+from tilewright.kernel.templates.sharing import add_threads, may_be_serial, parts_for_cores
 from tilewright.kernel.templates.streams import (
     add_accumulators,
     add_streams,
@@ -126,20 +125,31 @@ def vectorise_inner(builder: OptBuilder) -> None:
     for inner in inner_vector_axes(view):
         # An access of a large stride is a gather, lane by lane: more vectors of it are only more code.
         is_scattered = any(stride(access, inner) not in (*NEAR_STEPS, -1) for access in view.accesses)
+        # A loop behind reductions is cut like theirs, to be given what they memoise.
+        overlaps = not view.reduces and may_be_serial(view, inner)
+        if not view.reduces and not builder.has_masks(inner) and any(is_indirect(a, inner) for a in view.accesses):
+            continue  # a processor without masked accesses has no gathers: vectors of addresses are taken apart
         if is_scattered and is_counted(inner) and not view.reduces and size_of(inner) > lanes:
-            # One of half as many elements takes as long: the last one is masked.
-            builder.upcast(builder.pad(inner, lanes), lanes)
+            # One of half as many elements takes as long: the last one is masked, or overlaps the one before.
+            if not overlaps or builder.has_masks(inner) or not builder.overlap_tiles(inner, lanes):
+                builder.upcast(builder.pad(inner, lanes), lanes)
         else:
-            builder.vectorise(inner, 1 if is_scattered else view.target.independent_vectors, lanes)
+            builder.vectorise(inner, 1 if is_scattered else view.target.independent_vectors, lanes, overlaps)
     add_accumulators(builder, lanes)
     add_streams(builder)
+
+
+def is_indirect(access: UOp, axis: UOp) -> bool:
+    """Whether each iteration of a loop accesses memory at an index that it loads."""
+    return any(node.op is Ops.LOAD and axis in node.ranges for node in toposort(access.src[1]))
 
 
 def tile_along(builder: OptBuilder, axis: UOp, lanes: int) -> None:
     """A tile of vectors along the axis, and of rows where that reuses a load."""
     view, registers = builder.view, builder.target.vector_registers // 2
+    overlaps = may_be_serial(view, axis)
     if spills_constants(view) or is_brief(view) or not is_counted(axis):
-        builder.vectorise(axis, 1 if is_counted(axis) else 2, lanes)
+        builder.vectorise(axis, 1 if is_counted(axis) else 2, lanes, overlaps)
         return
     rows = tile_axes(view, axis)
     count = math.prod(size_of(row) for row in rows)
@@ -150,9 +160,12 @@ def tile_along(builder: OptBuilder, axis: UOp, lanes: int) -> None:
             builder.upcast(row, size_of(row))
         stream_rows(builder, axis, wide, lanes)
         return
+    if not overlaps and not builder.has_masks(axis):
+        axis = parts_for_cores(builder, axis, view.target.independent_vectors * lanes)
+        overlaps = may_be_serial(builder.view, axis)
     vectors = view.target.independent_vectors if len(view.accesses) <= 4 and not rows else 2
     register_tile(builder, axis, min(vectors, max(1, size_of(axis) // lanes)))
-    builder.vectorise(axis, vectors, lanes)
+    builder.vectorise(axis, vectors, lanes, overlaps)
     if not rows and view.reduces and size_of(axis) <= lanes:
         overlap_rows(builder)
 
@@ -261,19 +274,22 @@ def interleave(builder: OptBuilder, axis: UOp, phase: UOp, lanes: int) -> None:
     others = [each for each in builder.view.of_kind(AxisType.LOOP) if each not in (axis, phase)]
     short = [each for each in others if size_of(each) <= MAX_NEAR_STEP and any(each in mask.ranges for mask in masks)]
     builder.unroll(phase, size_of(phase))
-    # Partly filled vectors are better than a masked last one.
+    # Partly filled vectors are better than a masked last one, but not than one that overlaps the one before.
     amount = max(n for n in range(1, lanes + 1) if size_of(axis) % n == 0)
-    if 2 * amount > lanes:
-        builder.upcast(axis, amount)
-    else:
-        builder.vectorise(axis, 1, lanes)
+    overlaps = size_of(axis) > lanes and not builder.has_masks(axis) and may_be_serial(builder.view, axis)
+    if not overlaps or not builder.overlap_tiles(axis, lanes):
+        if 2 * amount > lanes:
+            builder.upcast(axis, amount)
+        else:
+            builder.vectorise(axis, 1, lanes)
     if steps <= MAX_WINDOW and all(is_counted(each) for each in builder.view.reduce_axes):
         for each in (*builder.view.of_kind(AxisType.REDUCE), *short):
             builder.unroll(each, size_of(each))
 
 
 def inner_vector_axes(view: KernelView) -> list[UOp]:
-    """For each reduction, and for the stores, the loop with the most accesses of stride 1."""
+    """For each reduction, and for the stores, the loop with the fewest accesses at a large stride, and of these the one
+    with the most of stride 1."""
     chosen: list[UOp] = []
     for node in view.reduces:
         inside = [n for n in view.accesses if any(axis in n.ranges for axis in node.src[1:])]
@@ -289,8 +305,14 @@ def _best_axis(candidates: list[UOp], accesses: list[UOp]) -> list[UOp]:
     def unit_strides(axis: UOp) -> int:
         return sum(stride(access, axis) == 1 for access in accesses)
 
+    def scattered(axis: UOp) -> int:
+        return sum(stride(access, axis) not in (*NEAR_STEPS, -1) for access in accesses)
+
+    def worth(axis: UOp) -> tuple[int, int, bool, int]:
+        return -scattered(axis), unit_strides(axis), is_counted(axis), size_of(axis)
+
     usable = [a for a in candidates if is_uniform(a) and size_of(a) > 1 and unit_strides(a) > 0]
-    return [max(usable, key=lambda axis: (unit_strides(axis), is_counted(axis), size_of(axis)))] if usable else []
+    return [max(usable, key=worth)] if usable else []
 
 
 def tile_axes(view: KernelView, vector_axis: UOp) -> list[UOp]:
@@ -316,30 +338,6 @@ def register_tile(builder: OptBuilder, vector_axis: UOp, vectors: int) -> None:
         if amount > 1:
             builder.upcast(axis, amount)
             return
-
-
-def add_threads(builder: OptBuilder) -> None:
-    """The outermost output loop that every store depends on becomes parallel. Where accumulators are spilled, each task
-    would sum all of them."""
-    view = builder.view
-    is_spilled = any(opt.op is OptOps.SPILL for opt in builder.opts)
-    if not builder.target.has_threads or is_spilled or view.of_kind(AxisType.THREAD):
-        return
-    work = 1
-    for axis in view.axes:
-        work *= size_of(axis)
-    candidates = [
-        axis
-        for axis in view.of_kind(AxisType.LOOP)
-        if axis not in view.reduce_axes and all(axis in node.ranges for node in (*view.stores, *view.reduces))
-        if is_counted(axis) and check_cores(view, axis) is None
-    ]
-    if work < 2 * MIN_WORK or not candidates:
-        return
-    enough = [axis for axis in candidates if size_of(axis) >= 4 * builder.target.cores]
-    axis = enough[0] if enough else max(candidates, key=size_of)
-    if size_of(axis) > 1:
-        builder.apply(OptOps.THREAD, axis, size_of(axis))
 
 
 def stage_windows(builder: OptBuilder) -> None:

@@ -264,16 +264,30 @@ class Loads(Addresses):
         return self.emitter.emit(f"shufflevector {kind} {name}, {kind} poison, {order}")
 
     def _gather(self, index: UOp, at: dict[UOp, int], axis: UOp, mask: str | None, varies: bool) -> Element:
-        lanes, dtype = size_of(axis), memory_dtype(index.dtype)
-        kind = of_lanes(memory_type(dtype), lanes)
         if mask is not None and not varies:
             mask = self.values.operand(index.src[2], at, axis)
+        pointers = self.pointers(index, at, axis, mask)
+        is_read = mask is not None and not self.has_masks(memory_dtype(index.dtype)) and not self.program.variables
+        if mask is None or not is_read:
+            return self._gathered(index, axis, pointers, mask or "splat (i1 true)")
+        # A test for each lane takes longer than its load: lanes that are off read the first element of the memory.
+        lanes, kind = size_of(axis), of_lanes(memory_type(memory_dtype(index.dtype)), size_of(axis))
+        bits, many = of_lanes("i1", lanes), of_lanes("ptr", lanes)
+        first = self.emitter.assign(f"insertelement {many} poison, ptr {self.buffer(index).name}, i64 0")
+        all_first = f"shufflevector {many} {first}, {many} poison, <{lanes} x i32> zeroinitializer"
+        chosen = f"select {bits} {mask}, {many} {pointers}, {many} {self.emitter.assign(all_first)}"
+        found = self._gathered(index, axis, self.emitter.assign(chosen), "splat (i1 true)")
+        return self.emitter.emit(f"select {bits} {mask}, {kind} {found.name}, {kind} zeroinitializer")
+
+    def _gathered(self, index: UOp, axis: UOp, pointers: str, mask: str) -> Element:
+        lanes, dtype = size_of(axis), memory_dtype(index.dtype)
+        kind = of_lanes(memory_type(dtype), lanes)
         call = self.emitter.call(
             f"llvm.masked.gather.{overload(dtype, lanes)}.v{lanes}p0",
             kind,
-            (f"<{lanes} x ptr>", self.pointers(index, at, axis, mask)),
+            (f"<{lanes} x ptr>", pointers),
             ("i32", str(dtype.itemsize)),
-            (of_lanes("i1", lanes), mask or "splat (i1 true)"),
+            (of_lanes("i1", lanes), mask),
             (kind, "zeroinitializer"),
         )
         return self.emitter.emit(call)

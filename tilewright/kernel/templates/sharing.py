@@ -1,0 +1,91 @@
+"""Which loop of a memory-bound kernel the cores share. In: a list of opts under construction, for a target without
+work-groups. Out: the list with THREAD, and whether the last tile of a loop may overlap the one before: two cores may
+not store one element, so such a loop is not shared."""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.graph.ops import AxisType
+from tilewright.graph.records import OptOps
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import size_of
+from tilewright.kernel.analysis.dependence import check_cores
+from tilewright.kernel.axes import KernelView, is_counted
+from tilewright.kernel.templates.dot_tiles import utilisation
+from tilewright.kernel.templates.measured import HIGH_UTILISATION, MAX_TASKS, MIN_WORK, PARTS_PER_CORE
+from tilewright.kernel.templates.opt_builder import OptBuilder
+from tilewright.kernel.transforms.block import check_block
+from tilewright.kernel.transforms.pad import check_pad
+
+
+def may_be_serial(view: KernelView, axis: UOp) -> bool:
+    """Whether a loop need not be parallel, so that its last tile may overlap the one before: the kernel is brief, or
+    another output loop has enough iterations for all cores."""
+    cores = view.target.cores if view.target.has_threads else 1
+    if cores == 1 or math.prod(map(size_of, view.axes)) < 2 * MIN_WORK:
+        return True
+    others = [loop for loop in view.of_kind(AxisType.LOOP) if loop is not axis and loop not in view.reduce_axes]
+    others = [loop for loop in others if is_counted(loop) and size_of(loop) >= PARTS_PER_CORE * cores]
+    needed = (*view.stores, *view.reduces)
+    return any(all(loop in node.ranges for node in needed) and check_cores(view, loop) is None for loop in others)
+
+
+def parts_for_cores(builder: OptBuilder, axis: UOp, tile: int) -> UOp:
+    """The loop inside equal parts of a loop, which cores share, so that its last tile may overlap the one before; the
+    loop itself where no number divides it into parts of many tiles."""
+    size, cores = size_of(axis), builder.target.cores
+    most = min(MAX_TASKS, size // (PARTS_PER_CORE * tile))
+    amounts = [amount for amount in range(PARTS_PER_CORE * cores, most + 1) if size % amount == 0]
+    best = max(amounts, key=lambda n: (min(utilisation(n, cores), HIGH_UTILISATION), -n), default=0)
+    if not best or size % tile == 0 or check_block(builder.view, axis, size // best) is not None:
+        return axis
+    return builder.block(axis, size // best)[1]
+
+
+def add_threads(builder: OptBuilder) -> None:
+    """The outermost output loop that every store depends on becomes parallel. Where accumulators are spilled, each task
+    would sum all of them."""
+    view = builder.view
+    is_spilled = any(opt.op is OptOps.SPILL for opt in builder.opts)
+    if not builder.target.has_threads or is_spilled or view.of_kind(AxisType.THREAD):
+        return
+    work = 1
+    for axis in view.axes:
+        work *= size_of(axis)
+    candidates = [
+        axis
+        for axis in view.of_kind(AxisType.LOOP)
+        if axis not in view.reduce_axes and all(axis in node.ranges for node in view.stores)
+        if is_counted(axis) and check_cores(view, axis) is None
+    ]
+    inside = [axis for axis in candidates if all(axis in node.ranges for node in view.reduces)]
+    if work < 2 * MIN_WORK or not candidates:
+        return
+    if not inside:
+        share_behind_reductions(builder, max(candidates, key=size_of))
+        return
+    enough = [axis for axis in inside if size_of(axis) >= 4 * builder.target.cores]
+    axis = enough[0] if enough else max(inside, key=size_of)
+    if size_of(axis) > 1:
+        builder.apply(OptOps.THREAD, axis, size_of(axis))
+
+
+def share_behind_reductions(builder: OptBuilder, axis: UOp) -> None:
+    """Parts of a loop become parallel, each of which repeats the reductions that do not depend on it, such as a sum of
+    partial sums. They are so few that what they repeat takes a fraction of their time."""
+    view, cores = builder.view, builder.target.cores
+    if cores == 1:
+        return
+    inner = [node.src[0] for node in view.reduces]
+    repeated = sum(math.prod(map(size_of, node.ranges)) for node in inner if axis not in node.ranges)
+    own = max(math.prod(map(size_of, node.ranges)) for node in (*inner, *view.stores) if axis in node.ranges)
+    most = min(size_of(axis), own // (PARTS_PER_CORE * max(1, repeated)))
+    amounts = [n for n in range(2, min(most, MAX_TASKS) + 1) if size_of(axis) % n == 0]
+    wanted = PARTS_PER_CORE * cores
+    best = max(amounts, key=lambda n: (min(utilisation(n, cores), HIGH_UTILISATION), n >= wanted, -n), default=1)
+    if utilisation(best, cores) < HIGH_UTILISATION and wanted <= most:
+        if not any(axis in node.ranges for node in view.reduces) and check_pad(view, axis, wanted) is None:
+            axis, best = builder.pad(axis, wanted), wanted
+    if best > 1:
+        builder.apply(OptOps.THREAD, axis, best)
