@@ -66,7 +66,7 @@ class Strength:
 _LOW_LIMITS: dict[str, dict[str, float]] = {
     "tilewright.schedule.reduction": {"LARGE_REDUCTION": 24, "FEW_RESULTS": 8, "MIN_PART": 2},
     "tilewright.schedule.fuse": {"MEMORY_ADDITIONS": 3.0, "ENOUGH_ROWS": 4, "SMALL_REDUCTION": 16, "MAX_USES": 2},
-    "tilewright.kernel.templates.vectors": {"MIN_WORK": 4},
+    "tilewright.kernel.templates.sharing": {"MIN_WORK": 4},
     "tilewright.kernel.templates.products": {"MIN_PRODUCTS": 4, "MIN_SHARED": 4},
     "tilewright.backends.cpu.device": {"MIN_GRAIN": 1},
 }

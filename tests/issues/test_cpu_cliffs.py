@@ -339,9 +339,10 @@ def test_an_index_of_64_bits_does_not_make_vectors_short() -> None:
     lanes = cpu_target().lanes(dtypes.float32)
     table, rows = Tensor.empty(50, 40 * lanes), Tensor.empty(70, dtype=dtypes.int64)
     assert [opt.arg for opt in opts_of(table[rows])[0] if opt.op is OptOps.UPCAST] == [4 * lanes]
-    # A gather of half a vector takes as long as one of a whole one.
+    # A gather of half a vector takes as long as one of a whole one. Processors without masked vectors have no gathers.
     columns = Tensor.empty(lanes * 3 + lanes // 2, dtype=dtypes.int64)
-    assert [opt.arg for opt in opts_of(table.index_select(1, columns))[0] if opt.op is OptOps.UPCAST] == [lanes]
+    expected = [lanes] if 4 in cpu_target().masked_itemsizes else []
+    assert [opt.arg for opt in opts_of(table.index_select(1, columns))[0] if opt.op is OptOps.UPCAST] == expected
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 17, 40])
