@@ -84,7 +84,7 @@ class OptBuilder:
         is_loop = size > vectors * lanes or bool(self.view.reduces)  # masks of a single tile are constants
         if may_overlap and is_loop and tile is not None and self.overlap_tiles(axis, tile, vectors * lanes):
             return
-        if amount is None or (tile is not None and self.is_peeled(axis)):
+        if amount is None:
             if check_upcast(self.view, axis, 1) is not None:
                 return
             axis = self.pad(axis, tile or (lanes if size < vectors * lanes else lanes * min(vectors, 2)))
@@ -96,11 +96,6 @@ class OptBuilder:
         """Whether all vectors along an axis may be loaded and stored under a mask."""
         walking = [access for access in self.view.accesses if axis in access.ranges]
         return all(access.dtype.itemsize in self.target.masked_itemsizes for access in walking)
-
-    def is_peeled(self, axis: UOp) -> bool:
-        """Whether the last iteration of a padded loop is taken out of it (`codegen/peel.py`)."""
-        closed = [node.src[1:] for node in self.view.reduces if axis in node.src[1:]]
-        return bool(closed) and all(axes == (axis,) for axes in closed)
 
     def overlap_tiles(self, axis: UOp, tile: int, most: int = 0) -> bool:
         """Tiles along an axis of which the last overlaps the one before, if it may; all of them at once where they have
