@@ -23,7 +23,6 @@ from tilewright.kernel.templates.measured import (
     SPILL_SHARE,
 )
 from tilewright.kernel.templates.opt_builder import OptBuilder
-from tilewright.kernel.templates.sharing import may_be_serial
 from tilewright.kernel.transforms.block import check_block
 from tilewright.kernel.transforms.spill import check_spill
 from tilewright.kernel.transforms.thread import check_thread
@@ -54,7 +53,7 @@ def square_tile(builder: OptBuilder, outer: UOp, inner: UOp) -> None:
     loaded = min(builder.target.transposed_lanes(itemsize, min(lanes, size_of(outer)), step) for step in steps)
     outer, inner = builder.put_outside(outer, inner)
     builder.vectorise(outer, 1, lanes)
-    builder.vectorise(inner, 1, min(loaded, builder.target.vector_registers // 2), may_be_serial(builder.view, inner))
+    builder.vectorise(inner, 1, min(loaded, builder.target.vector_registers // 2))
 
 
 def row_vectors(view: KernelView, axis: UOp, lanes: int) -> int:
