@@ -85,6 +85,14 @@ ANYWHERE: dict[str, tuple[UOp, UOp]] = {
     "tiles with gaps": (loaded(ROW * 200 + SECOND), maximum(loaded(ROW * 200 + OUTER * 8 + INNER), OUTER, INNER)),
     "a loop twice": (loaded(ROW * 200 + SECOND), maximum(loaded(ROW * 200 + FIRST + FIRST // 2), FIRST)),
     "another product": (loaded(ROW * 100 + SECOND) * 0.25, maximum(loaded(ROW * 100 + FIRST) * 0.125, FIRST)),
+    "a factor of the maximum's own loop": (
+        loaded(ROW * 100 + SECOND) * loaded(FIRST, slot=1),
+        maximum(loaded(ROW * 100 + FIRST) * loaded(FIRST, slot=1), FIRST),
+    ),
+    "a sum of other terms": (
+        UOp(Ops.REDUCE, dtypes.float32, (loaded(OUTER * 100 + (SECOND + OUTER) % 100), OUTER), Ops.ADD),
+        maximum(UOp(Ops.REDUCE, dtypes.float32, (loaded(OUTER * 100 + FIRST), OUTER), Ops.ADD), FIRST),
+    ),
     "a sum": (loaded(ROW * 100 + SECOND), UOp(Ops.REDUCE, dtypes.float32, (loaded(ROW * 100 + FIRST), FIRST), Ops.ADD)),
 }
 

@@ -81,8 +81,10 @@ def is_maximum_of(maximum: UOp, value: UOp) -> bool:
     while reduced.op is value.op and reduced.op is not Ops.INDEX:
         differing = [pair for pair in zip(reduced.src, value.src, strict=False) if pair[0] is not pair[1]]
         is_alike = reduced.arg == value.arg and reduced.dtype is value.dtype and len(reduced.src) == len(value.src)
-        if not is_alike or len(differing) != 1:
-            return False
+        if not is_alike or len(differing) != 1 or reduced.op is Ops.REDUCE:
+            return False  # the terms of a sum may come from several positions of the maximum
+        if any(one is other and not one.ranges.isdisjoint(axes) for one, other in zip(reduced.src, value.src)):
+            return False  # outside of the maximum, a loop of it is another one
         ((reduced, value),) = differing
     if not (reduced.op is value.op is Ops.INDEX and reduced.src[0] is value.src[0]):
         return False

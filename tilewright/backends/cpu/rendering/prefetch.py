@@ -73,9 +73,9 @@ class Prefetch:
 
 
 def is_walked(index: UOp, row_bytes: int, loops: Sequence[UOp]) -> bool:
-    """Whether the innermost loop reads contiguous rows."""
+    """Whether the innermost loop reads contiguous rows. A single element, of 0 bytes, is no row."""
     base, _ = tile_part(index.src[1])
-    if not loops or base is None:
+    if not loops or base is None or not row_bytes:
         return False
     return coefficient(base, loops[-1]) * memory_of(index).dtype.itemsize == row_bytes
 

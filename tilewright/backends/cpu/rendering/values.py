@@ -93,7 +93,8 @@ class Values(dict[UOp, dict[Coordinates, Element]]):
     def _vector_across(self, node: UOp, at: dict[UOp, int], axis: UOp) -> str:
         """A vector along `axis` of a value whose elements are scalars, or vectors along another axis."""
         emitter, own_axis, lanes = self.emitter, self.facts.vector_axis(node), size_of(axis)
-        is_folded = node in self.unfolded and lanes % power_of_two(self.facts.lanes(node.src[0])) == 0
+        summed = self.facts.lanes(node.src[0])
+        is_folded = node in self.unfolded and summed == power_of_two(summed) and lanes % summed == 0
         held = self.unfolded[node] if is_folded else self[node]
         rows = [held[self.facts.coordinates(node, {**at, axis: lane})].name for lane in range(lanes)]
         if is_folded:
