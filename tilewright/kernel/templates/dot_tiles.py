@@ -83,8 +83,8 @@ def make_dot_opts(view: KernelView, dots: Dots) -> Opts:
 
 
 def choose_dot_tile(view: KernelView, rows: list[UOp], columns: list[UOp]) -> DotTile | None:
-    """The tile of one row loop and one column loop with the least work: products, some of them twice where tiles
-    overlap, and loads."""
+    """The tile of one row loop and one column loop with the least work: products, including those computed twice where
+    tiles overlap, and loads."""
     tiles = [
         DotTile(row_axis, height, column_axis, width)
         for row_axis in rows
@@ -103,12 +103,12 @@ def choose_dot_tile(view: KernelView, rows: list[UOp], columns: list[UOp]) -> Do
 
 
 def _sides(view: KernelView, axis: UOp) -> list[int]:
-    """The lengths of a tile along a loop: those that divide it, and others where iterations may run twice."""
+    """The possible lengths of a tile along a loop: its divisors, and others where iterations may run twice."""
     most = min(view.target.read_streams, size_of(axis))
     may_overlap = check_overlap(view, axis) is None
     return [side for side in range(1, most + 1) if may_overlap or size_of(axis) % side == 0]
 
 
 def utilisation(parts: int, cores: int) -> float:
-    """The fraction of the time that the cores work, all parts taking equally long."""
+    """The fraction of the time that the cores are busy, if all parts take equally long."""
     return parts / (-(-parts // cores) * cores)

@@ -44,14 +44,15 @@ class OptBuilder:
             self.apply(OptOps.UPCAST, axis, amount)
 
     def pad(self, axis: UOp, multiple: int) -> UOp:
-        """The axis, padded where its size is not a multiple. Its size is a constant: no other loop is vectorised."""
+        """The axis, padded where its size is not a multiple. Its size must be constant, as that of every vectorised
+        loop."""
         if size_of(axis) % multiple:
             self.apply(OptOps.PADTO, axis, multiple)
             return make_range(-(-size_of(axis) // multiple) * multiple, axis.arg.id, axis.arg.kind)
         return axis
 
     def block(self, axis: UOp, amount: int) -> tuple[UOp, UOp]:
-        """The loop over blocks of `amount` iterations, and the loop inside a block."""
+        """Splits a loop into the loop over blocks of `amount` iterations and the loop inside a block."""
         self.apply(OptOps.BLOCK, axis, amount)
         blocks = make_range(-(-size_of(axis) // amount), (*axis.arg.id, 0), axis.arg.kind)
         return blocks, make_range(amount, (*axis.arg.id, 1), axis.arg.kind)
@@ -61,7 +62,7 @@ class OptBuilder:
             self.apply(OptOps.UNROLL, axis, amount)
 
     def put_outside(self, outer: UOp, inner: UOp) -> tuple[UOp, UOp]:
-        """The two loops, the first now outside the second if SWAP allows it."""
+        """Swaps two loops so that the first is outside the second, if SWAP is legal; returns both loops."""
         first, second = self.view.axes.index(outer), self.view.axes.index(inner)
         if first < second or check_swap(self.view, outer, second) is not None:
             return outer, inner
@@ -124,7 +125,7 @@ class OptBuilder:
         return covering_tile(size_of(axis), vectors, lanes, divisor, work_along(self.view, axis), least, again)
 
     def vectorise_variable(self, axis: UOp, amount: int) -> None:
-        """A tile along an axis whose size a launch gives: masked at its end, unless the size is a multiple."""
+        """A tile along an axis of symbolic size: masked at its end, unless the size is known to be a multiple."""
         if not is_uniform(axis):
             return
         if quotient_of(axis, amount) is None:
@@ -164,11 +165,11 @@ def covering_tile(
 
 def best_divisor(size: int, most: int, lanes: int, independent: int) -> int | None:
     """The largest divisor of `size` up to `most` that fills whole registers; else whole half registers; else None. A
-    tile of `independent` vectors has registers to spare."""
+    tile of up to `independent` vectors may use half registers: it has registers to spare."""
     for amount in range(most - most % lanes, 0, -lanes):
         if size % amount == 0:
             return amount
     half = max(1, lanes // 2)
-    # A half takes a whole register. A small tile is one that reuses its loads, and has no register to spare.
+    # A half vector takes a whole register, which a tile that reuses its loads cannot spare.
     halves = most // half if most >= independent * lanes else most // lanes
     return next((count * half for count in range(halves, 0, -1) if half >= 4 and size % (count * half) == 0), None)

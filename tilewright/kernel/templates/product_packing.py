@@ -44,12 +44,12 @@ class PackedNest(Nest):
         return stride(self.product.left, self.product.rows) == 1
 
     def _is_left_packed(self) -> bool:
-        """Whether its rows are scattered, or its elements are converted."""
+        """Whether the left factor is packed: its rows are scattered, or its elements are converted."""
         return self._has_scattered_rows() or self.is_left_converted()
 
     def _has_scattered_rows(self) -> bool:
-        """Whether consecutive iterations of the sum read distant elements: its rows have stride 1, or some are
-        masked."""
+        """Whether consecutive iterations of the sum read distant elements of the left factor: rows, not the sum, have
+        stride 1, or some elements are masked."""
         return self.has_neighbouring_rows() or len(self.factors[0].src) > len(self.product.left.src)
 
     def is_left_converted(self) -> bool:
@@ -76,7 +76,7 @@ class PackedNest(Nest):
         if rows is not None and self._is_left_packed():
             threads = self.view.of_kind(AxisType.THREAD) if self.is_whole else []
             self.pack(threads[0] if threads else rows, left)
-        # One tile of rows uses each element once: only the order of a panel is gained.
+        # With one tile of rows each element is used once, so that a panel gains nothing but its order.
         if self.has_strided_columns() or (rows is not None and self.is_right_packed()):
             loops = self.view.of_kind(AxisType.THREAD, AxisType.LOOP)
             outer = loops if rows is None else loops[: loops.index(rows)]
@@ -90,14 +90,14 @@ class PackedNest(Nest):
                 self.pack(chosen[-1], right)
 
     def has_strided_columns(self) -> bool:
-        """Whether vectors of columns would be gathered. Those of windows that overlap, at a near stride, are shuffled
-        out of contiguous loads, and a panel for a few rows would cost more."""
+        """Whether vectors of columns would be gathered. Overlapping windows at a small stride are shuffled out of
+        contiguous loads instead, which costs less than a panel for a few rows."""
         step, is_few = stride(self.product.right, self.product.columns), size_of(self.product.rows) < MIN_PACKED_ROWS
         is_shuffled = step is not None and 0 < step <= MAX_NEAR_STEP
         return step != 1 and not (is_shuffled and is_few and not self._has_own_elements())
 
     def _has_own_elements(self) -> bool:
-        """Whether each iteration of the sum and the columns reads another element of the right factor."""
+        """Whether different iterations of the sum and the columns read different elements of the right factor."""
         right = self.product.right
         summed = [axis for axis in self.view.reduce_axes if axis in right.ranges]
         return is_injective(right.src[1], [*summed, self.product.columns])

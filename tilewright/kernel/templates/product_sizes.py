@@ -93,9 +93,9 @@ def best_block(tiles: int, most: int, cores: int, parts: int = REPACKED_PARTS) -
 
 
 def padded_block(tiles: int, most: int, amount: int, cores: int) -> int:
-    """Tiles in a block of at most `most` where `amount`, the best divisor, is a small part of that, as of a prime
-    number of tiles: the largest number of which few tiles of padding make whole blocks, with a high utilisation where
-    any has one. A narrow block writes a piece of each row on a page of its own."""
+    """Tiles in a block, up to `most`, where `amount`, the best divisor, is much smaller, as for a prime number of
+    tiles: the largest number that needs few tiles of padding, with a high utilisation where there is one. Narrow blocks
+    are avoided because each writes a short piece of every row, on a separate page."""
     wanted = range(2 * amount, min(most, tiles // (PARTS_PER_CORE * cores)) + 1)
     usable = [n for n in wanted if MAX_PADDING * (padded(tiles, n) - tiles) <= tiles]
 
@@ -106,9 +106,9 @@ def padded_block(tiles: int, most: int, amount: int, cores: int) -> int:
 
 
 def best_sum_block(depth: int, most: int) -> int | None:
-    """The length of a block of a long sum: the largest divisor up to `most`, where it is close to that; else that of
-    blocks of equal length which cover the sum, the last one masked at its end. None where blocks would be too short
-    to repay the spills."""
+    """The length of a block of a long sum: the largest divisor up to `most` if it is close to `most`; else the length
+    of equal blocks that cover the sum, the last one masked at its end. None where blocks would be too short to repay
+    the spills."""
     most = min(most, depth)
     divisor = next((amount for amount in range(most, max(MIN_SUM_BLOCK, most // 2) - 1, -1) if depth % amount == 0), 0)
     if divisor or most < MIN_SUM_BLOCK:
@@ -117,8 +117,8 @@ def best_sum_block(depth: int, most: int) -> int | None:
 
 
 def row_parts(rows: int, parts: int, cores: int) -> int:
-    """How many parts of the rows, times `parts` of other loops, keep the cores busy: the fewest with a high
-    utilisation, else those with the highest. They divide the rows and have at least MIN_PACKED_ROWS of them."""
+    """The number of parts of the rows that, times `parts` of other loops, keeps the cores busy: the fewest with a high
+    utilisation, else the number with the highest. They divide the rows and have at least MIN_PACKED_ROWS of them."""
     amounts = [1, *(n for n in range(2, min(rows // MIN_PACKED_ROWS, REPACKED_PARTS * cores) + 1) if rows % n == 0)]
     return max(amounts, key=lambda amount: (min(utilisation(parts * amount, cores), HIGH_UTILISATION), -amount))
 

@@ -139,7 +139,7 @@ def _match_dots(view: KernelView, accesses: list[UOp], lanes: int) -> Dots | Non
     left, right = accesses
     dots = product_dots(view)
     lanes *= max((dot.instruction.terms for dot in dots), default=1)
-    # Few columns: a sum of any length is reduced to a scalar for each result, by a tile as by single rows.
+    # With few columns, a sum of any length is reduced to a scalar per result, in a tile as in single rows.
     vectors = MIN_DOT_VECTORS if dots or len(view.reduce_axes) > 1 else 1
     rows = own_axes(view, left, right)
     columns = [axis for axis in own_axes(view, right, left) if size_of(axis) > 1]
@@ -179,7 +179,7 @@ class _PackedProduct(PackedNest):
     def _choose_tile(self, cores: int) -> Tile:
         rows, columns = self.product.rows, self.product.columns
         inner = math.prod(size_of(axis) for axis in self.view.reduces[0].src[1:])
-        # Beside a long inner sum, the accumulators of the outer one may be spilled.
+        # The accumulators of an outer sum may be spilled where the inner one is long.
         sets, registers = 1 if inner >= SHORT_SUM else len(self.view.reduces), self.target.vector_registers
         if self.dot is not None and self.dot.offset is not None:
             registers -= OPERAND_REGISTERS
@@ -250,8 +250,8 @@ class _PackedProduct(PackedNest):
 
     def _packs_blocks_of_rows(self, lanes: int, width: int) -> bool:
         """Whether blocks of rows are the outer loop: the left factor is packed, but not once for all blocks of columns,
-        while the memory for panels holds all columns of the right factor, or of a block of a long sum. Such a block
-        does not depend on the number of cores."""
+        and the memory for panels holds all columns of the right factor, or of one block of a long sum. The length of
+        that block does not depend on the number of cores."""
         is_plain = self.dot is None and len(self.view.reduces) == 1 and self.is_large
         loops = self.view.of_kind(AxisType.LOOP)
         is_alone = all(axis in (self.product.rows, self.product.columns) for axis in loops)
@@ -265,7 +265,7 @@ class _PackedProduct(PackedNest):
             self.sum_block = best_sum_block(size_of(axis), min(room // padded(columns, vectors), most))
         if self.sum_block is not None or padded(columns, width) > room // self.depth:
             return self.sum_block is not None
-        # A left factor that is packed whole is packed in each part of the blocks of columns, where they have parts.
+        # A left factor that is packed whole is packed once per part of the blocks of columns.
         tiles = padded(columns, width) // width
         most = self.target.core_cache_bytes // PANEL_SHARE // (self.depth * self.itemsize * width)
         blocks = tiles // best_block(tiles, most, self.target.cores, PARTS_PER_CORE)
@@ -297,8 +297,9 @@ class _PackedProduct(PackedNest):
         return tuple(self.opts)
 
     def _is_by_rows(self, tiles: int, most: int) -> bool:
-        """Whether one block has all columns, and parts of the rows are shared. Results of a short sum take longer to be
-        written than to be added up: blocks of columns would write a piece of each row, on a page of its own."""
+        """Whether one block has all columns and the rows are divided among cores. The results of a short sum take
+        longer to write than to compute, and blocks of columns would write a short piece of every row, on a separate
+        page."""
         is_plain = self.dot is None and len(self.view.reduces) == 1
         return is_plain and self.is_large and self.depth <= SHORT_SUM and tiles <= most
 
@@ -317,8 +318,8 @@ class _PackedProduct(PackedNest):
         return best_sum_block(size_of(axis), room // PANEL_SHARE)
 
     def _choose_row_block(self, loop: UOp, most: int) -> int:
-        """Tiles of rows in a block. Where the largest divisor is a small part of what fits, as of a prime number of
-        tiles, blocks of equal length cover the loop, and the last one overlaps the one before."""
+        """Tiles of rows in a block. Where the largest divisor is much smaller than `most`, as for a prime number of
+        tiles, equal blocks cover the loop, and the last one overlaps the one before."""
         tiles = size_of(loop)
         amount = best_block(tiles, most, 1)
         if 2 * amount > min(most, tiles) or check_overlap(self.view, loop) is not None:
@@ -353,8 +354,8 @@ class _PackedProduct(PackedNest):
 
     def _best_parts(self, name: str) -> int:
         """The number of parts of a loop, few per core, with the highest utilisation. Where accumulators of rows are
-        spilled, a part has several rows: a single one would not be spilled, which changes the order of additions, and
-        that must not depend on the number of cores."""
+        spilled, a part has several rows: a part of one row would not spill, and the order of additions must not depend
+        on the number of cores."""
         size, cores = size_of(self.loops[name]) if name in self.loops else 1, self.target.cores
         most = min(size if self.sum_block is None else size // 2, REPACKED_PARTS * cores)
         amounts = [n for n in range(2, most + 1) if size % n == 0]
@@ -375,7 +376,7 @@ class _PackedProduct(PackedNest):
         size = size_of(rows)
         cached = self._cached_parts(size) if "blocks of columns" in self.loops else 1
         amount = cached * row_parts(size // cached, cached * self._parts_outside(rows), self.target.cores)
-        if is_by_rows and amount == 1:  # a part packs the right factor
+        if is_by_rows and amount == 1:  # each part packs the right factor
             amount = next((n for n in range(2, MAX_ROW_PARTS + 1) if size % n == 0), 1)
         if amount == 1 or not self.is_large or check_block(self.view, rows, size // amount) is not None:
             return rows

@@ -1,8 +1,8 @@
 """Opts for products of few rows with a matrix that a core's cache does not hold. In: a product, for a target without
 work-groups. Out: opts that read the matrix once and in its own order, or None where they are illegal.
 
-Few rows do not repay packing, and a strip of columns read from the first row to the last is a few lines of each page:
-nothing is prefetched, and most of the time is spent in page walks. So the sum goes in short blocks outside of the
+Few rows do not repay packing, and reading a strip of columns from the first row to the last touches a few lines of each
+page: nothing is prefetched, and page walks take most of the time. So the sum is taken in short blocks, outside the
 columns:
 
     for part of the columns:                            parallel
@@ -102,8 +102,8 @@ def make_streamed_opts(view: KernelView, found: Streamed) -> Opts | None:
 
 
 def tiles_of_part(tiles: int, tile_bytes: int, row_bytes: int, target: Target) -> int:
-    """Tiles in a part of the columns, whose accumulators a core's cache holds. Parts of less than a page of a row are
-    prefetched badly; the tiles that fill up the last one are wasted."""
+    """Tiles in a part of the columns, whose accumulators a core's cache holds. Parts shorter than a page of a row are
+    prefetched badly; tiles that pad the last part are wasted."""
     most = max(MIN_TILES, target.core_cache_bytes // SPILL_SHARE // tile_bytes)
 
     def worth(amount: int) -> float:

@@ -57,10 +57,10 @@ def square_tile(builder: OptBuilder, outer: UOp, inner: UOp) -> None:
 
 
 def row_vectors(view: KernelView, axis: UOp, lanes: int) -> int:
-    """How many vectors of a row a sum over the rows of a large matrix accumulates at a time: as many as the L1 has room
-    for, or fewer where that would leave cores idle. 0 is a matrix that a cache holds: that of a core, where there are
-    more rows than pages that the TLB holds beside other data. Whether they are spilled does not depend on the number of
-    cores."""
+    """The number of vectors of a row that a sum over the rows of a large matrix accumulates at a time: as many as fit
+    the L1, or fewer where that would leave cores idle. 0 for a matrix that fits a cache: the core's own cache if the
+    matrix has more rows than the TLB has entries to spare. Whether accumulators are spilled does not depend on the
+    number of cores."""
     target = view.target
     if not view.reduces or not target.has_threads:
         return 0
@@ -82,7 +82,7 @@ def _tasks_around(view: KernelView, axis: UOp) -> int:
 
 
 def is_spilled(view: KernelView, axis: UOp, lanes: int) -> bool:
-    """Whether a row has more accumulators than registers, and they can be spilled."""
+    """Whether a row needs more accumulators than there are registers, and SPILL is legal."""
     return size_of(axis) > view.target.vector_registers // 2 * lanes and check_spill(view, axis, None) is None
 
 
@@ -98,7 +98,7 @@ def stream_rows(builder: OptBuilder, axis: UOp, vectors: int, lanes: int) -> Non
     itemsize = min(load.dtype.itemsize for load in loads)
     vectors_of_line = max(1, builder.target.line_bytes // (lanes * itemsize))
     if is_counted(axis) and size_of(axis) % max(1, lanes // 2):
-        # A number of tiles that has divisors: the parts of a row are equal.
+        # A number of tiles with divisors, so that the parts of a row are equal.
         axis = builder.pad(axis, PADDED_TILES * vectors_of_line * lanes)
     builder.vectorise(axis, vectors_of_line, lanes)
     rows = [found for found in builder.view.of_kind(AxisType.REDUCE) if found in builder.view.reduce_axes]
@@ -172,6 +172,6 @@ def add_streams(builder: OptBuilder) -> None:
     elif size_of(rows[-1]) >= MIN_STREAMED_ROWS:
         wanted = min(builder.target.read_streams // 2, room)
         if sums <= lanes and not any(size_of(rows[-1]) % n == 0 for n in range(2, wanted + 1)):
-            # One accumulator waits for itself in every iteration: more streams than are best for memory are faster.
+            # A single accumulator is one dependent chain, so that more streams than the memory needs are faster.
             wanted = min(builder.target.read_streams, room)
         split_into_streams(builder, rows[-1], OptOps.UPCAST, wanted)

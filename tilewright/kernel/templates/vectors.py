@@ -78,8 +78,8 @@ def selected_plans(view: KernelView, found: list[UOp]) -> tuple[Plan, ...]:
 
 
 def vector_axis(view: KernelView) -> UOp | None:
-    """The loop to make vectors along. Where one loop has stride 1 in the stores and another in the loads, a stride is 0
-    or 1; elsewhere it may be a near one."""
+    """The loop to vectorise. Where one loop has stride 1 in the stores and another in the loads, its strides must be 0
+    or 1; elsewhere small strides are allowed."""
     return common_vector_axis(view) or (None if crossing_axes(view) else common_vector_axis(view, NEAR_STEPS))
 
 
@@ -123,7 +123,7 @@ def _lanes_of(view: KernelView) -> int:
 def vectorise_inner(builder: OptBuilder) -> None:
     view, lanes = builder.view, _lanes_of(builder.view)
     for inner in inner_vector_axes(view):
-        # An access of a large stride is a gather, lane by lane: more vectors of it are only more code.
+        # A load at a large stride is a gather, lane by lane: more vectors only make more code.
         is_scattered = any(stride(access, inner) not in (*NEAR_STEPS, -1) for access in view.accesses)
         # A loop behind reductions is cut like theirs, to be given what they memoise.
         overlaps = not view.reduces and may_be_serial(view, inner)
@@ -181,15 +181,15 @@ def overlap_rows(builder: OptBuilder) -> None:
 
 
 def is_brief(view: KernelView) -> bool:
-    """Whether a kernel without sums takes less time in a thousand runs than LLVM needs for it. A tile of one vector
-    then takes LLVM half of that: up to a dozen instructions it schedules without counting registers."""
+    """Whether a thousand runs of a kernel without sums take less time than LLVM takes to compile it. A tile of one
+    vector halves the compile time: LLVM schedules up to a dozen instructions without tracking register pressure."""
     return not view.reduces and math.prod(map(size_of, view.axes)) <= BRIEF_WORK
 
 
 def spills_constants(view: KernelView) -> bool:
     """Whether a kernel without sums has more float constants, or numbers given at launch, than registers hold. Several
-    vectors at a time then gain nothing: 128 additions and products with different constants compile in a sixth of the
-    time, and run as fast, with one vector at a time."""
+    vectors at a time then gain nothing: with one vector at a time, 128 additions and products with different constants
+    run as fast and compile in a sixth of the time."""
     constants = {node for node in view.nodes if node.op is Ops.CONST and node.dtype.is_float}
     numbers = constants.union(node for node in view.nodes if node.op is Ops.VARIABLE)
     return not view.reduces and len(numbers) > 2 * view.target.vector_registers
@@ -197,15 +197,15 @@ def spills_constants(view: KernelView) -> bool:
 
 def widest_dtype_of(view: KernelView) -> DType:
     """The widest dtype that is stored, loaded, computed or accumulated, as registers hold it: a float that the target
-    lacks is computed in float32. An index that is loaded, of 64 bits as a rule, does not make vectors of values short:
-    it is the same for a whole row, or takes two registers."""
+    lacks is computed in float32. A loaded index, usually of 64 bits, does not count: it is the same for a whole row, or
+    takes two registers."""
     nodes = values_of(view)
     found = {node.dtype for node in nodes if node.dtype.is_float or node.dtype.kind in ("int", "uint")}
     return max(map(view.target.held_in, found), key=lambda dtype: dtype.itemsize, default=dtypes.uint8)
 
 
 def values_of(view: KernelView) -> list[UOp]:
-    """Accesses, reductions and arithmetic, without what only positions and masks of loads are computed from."""
+    """Accesses, reductions and arithmetic, without the nodes that only positions and masks of loads depend on."""
     seen: set[UOp] = set()
     stack = list(view.sink.src)
     while stack:
@@ -236,8 +236,8 @@ def common_vector_axis(view: KernelView, allowed: tuple[int, ...] = (0, 1)) -> U
 
 
 def selecting_axes(view: KernelView) -> list[UOp]:
-    """Short output loops that masks of loads depend on and on nothing else, in a kernel without sums: unrolled, they
-    leave one load of those that a join of slices selects from. Longer loops are vectors instead."""
+    """In a kernel without sums, the short output loops that are all that masks of loads depend on: unrolled, one load
+    remains of those that a join of slices selects from. Longer loops are vectorised instead."""
     masks = [mask for access in view.accesses for mask in access.src[2:]]
     if view.reduces or not masks:
         return []
@@ -258,8 +258,8 @@ def interleaved_axes(view: KernelView) -> tuple[UOp, UOp] | None:
             continue
         for axis in loops:
             is_apart = all(stride(store, axis) == size_of(phase) for store in view.stores)
-            # A load outside the sum may be interleaved like the stores. Phases are unrolled: which element each of them
-            # loads, such as one of a window, may be any expression.
+            # A load outside the sum may be interleaved like the stores. Since phases are unrolled, the element that
+            # each loads, such as one of a window, may be any expression.
             are_alike = all(stride(load, axis) in (0, 1, size_of(phase)) for load in loads)
             if is_apart and size_of(axis) > MAX_NEAR_STEP and are_alike:
                 return axis, phase
@@ -324,7 +324,7 @@ def tile_axes(view: KernelView, vector_axis: UOp) -> list[UOp]:
             continue
         if all(axis in node.ranges for node in view.reduces) and any(axis not in load.ranges for load in loads):
             found.append(axis)
-    # A masked vector load is expensive: a loop that it does not depend on is tiled first.
+    # A loop that a masked vector load does not depend on is tiled first, because such a load is expensive.
     masked = [load for load in loads if len(load.src) > 2 and stride(load, vector_axis) != 0]
     return sorted(found, key=lambda axis: any(axis in load.ranges for load in masked))
 
@@ -361,7 +361,7 @@ def stage_windows(builder: OptBuilder) -> None:
 
 
 def memoise_values(builder: OptBuilder) -> None:
-    """Memoises values that cost more to compute again than to load, as many as half of a core's cache holds."""
+    """Memoises values that cost more to recompute than to load, up to half of a core's cache."""
     room = min(builder.target.core_cache_bytes // 2, builder.target.max_local_bytes)
     for axis in builder.view.of_kind(AxisType.REDUCE):
         if check_memoise(builder.view, axis, None) is None:
