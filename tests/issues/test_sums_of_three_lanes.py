@@ -1,4 +1,4 @@
-"""Sums of three integers each, in vectors of four results: lanes are added up pairwise where they are a power of two."""
+"""Sums of three integers, in vectors of four results: lanes are added up pairwise where they are a power of two."""
 
 from __future__ import annotations
 

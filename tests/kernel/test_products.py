@@ -471,6 +471,20 @@ def test_the_plan_with_the_least_estimate_does_not_depend_on_the_cores(name: str
     assert found == [plan] * 4
 
 
+@pytest.mark.parametrize("images", [2, 3, 5])
+def test_images_that_share_weights_do_not_take_the_place_of_rows(images: int) -> None:
+    """A 1x1 convolution of 12 channels: the template of columns would tile the loop over the images."""
+    channels, pixels = 12, 16384
+    b, o, p, c = axis(images, 0), axis(channels, 1), axis(pixels, 2), axis(channels, 3, AxisType.REDUCE)
+    weights, image = param(1, channels * channels), param(2, images * channels * pixels)
+    value = load(weights, o * channels + c) * load(image, (b * channels + c) * pixels + p)
+    result = param(0, images * channels * pixels)
+    ast = kernel(store(result, (b * channels + o) * pixels + p, summed(value, c)))
+    choice = make_least(consider_plans(products.CONTRACTION, view_kernel(prepare_kernel(ast), LARGE_CACHES)))
+    assert choice is not None
+    assert choice.plan.name == "packed panels"
+
+
 # ---------------------------------------------------------------- cores
 
 

@@ -9,6 +9,7 @@ import math
 
 from tilewright.base.costs import memory_clocks, product_clocks
 from tilewright.base.target import Target
+from tilewright.graph.ops import AxisType
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import KernelView, stride
@@ -116,11 +117,20 @@ def is_left_to_columns(view: KernelView, product: Product) -> bool:
     """Whether the template of columns may take less. Rows of stride 1 are loaded as vectors: a tile of many that are no
     whole vectors is shuffled out of several, and takes several times as long."""
     rows, lanes, target = size_of(product.rows), view.target.lanes(sum_dtype(view)), view.target
-    if stride(product.right, product.columns) != 1:
+    if stride(product.right, product.columns) != 1 or _has_other_rows(view, product):
         return False
     if stride(product.left, product.rows) != 1 or rows < target.read_streams:
         return True
     return column_rows(rows, 2 if size_of(product.columns) > lanes else 1, target) % lanes == 0
+
+
+def _has_other_rows(view: KernelView, product: Product) -> bool:
+    """Whether a third output loop reuses a factor, as that over the images of a convolution reuses the weights: the
+    template of columns would tile the first such loop, which may be short."""
+    loops = [loop for loop in view.of_kind(AxisType.LOOP) if loop not in view.reduce_axes]
+    others = [loop for loop in loops if loop is not product.rows and loop is not product.columns]
+    factors = product.left, product.right
+    return any(size_of(loop) > 1 and any(loop not in factor.ranges for factor in factors) for loop in others)
 
 
 def column_clocks(view: KernelView, product: Product) -> float:
