@@ -174,7 +174,7 @@ REAL_BUGS: dict[str, RealBug] = {
     # What is not less than a NaN has no known range: exp of it lost the limits of its argument.
     "the range of what is not less than a NaN": RealBug(
         "a8d72ac",
-        (Fix("codegen/transcendental.py", "    return x.is_const and not math.isnan(x.arg)\n", "    return True\n"),),
+        (Fix("codegen/float_range.py", "    return x.is_const and not math.isnan(x.arg)\n", "    return True\n"),),
         "y = np.where(data > 2, np.nan, np.clip(data, -2, 2)).astype(np.float32)\nz = np.abs(data) * 100\n"
         "limit = Tensor(y).realize().clamp(-2.0, 2.0)\nvalue = Tensor(z).realize()\n"
         "got = (limit < value).where(0.0, value).exp().numpy()\nwant = np.exp(np.where(np.clip(y, -2, 2) < z, 0, z))",

@@ -37,7 +37,7 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.verification.verify import verify_kernel, verify_program
 from tilewright.kernel.axes import view_kernel
 from tilewright.kernel.optimise import optimise, prepare_kernel
-from tilewright.kernel.templates import product_sizes, products, streamed_products, vectors
+from tilewright.kernel.templates import product_sizes, products, sharing, streamed_products, vectors
 from tilewright.kernel.templates.choose import planned_opts
 
 # Limits below which a template leaves a kernel to others, or does less: low, so that small kernels reach all of them.
@@ -46,7 +46,7 @@ LOW_LIMITS = (
     (products, "MIN_SHARED", 1),
     (streamed_products, "MIN_STREAMED", 1),
     (product_sizes, "MIN_SUM_BLOCK", 2),
-    (vectors, "MIN_WORK", 1),
+    (sharing, "MIN_WORK", 1),
     (vectors, "BRIEF_WORK", 1),
 )
 SIZES = (1, 1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 16, 17, 24, 31, 33, 40)

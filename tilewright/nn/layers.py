@@ -229,7 +229,7 @@ def describe(model: Any) -> str:
     parts = dict(model) if isinstance(model, dict) else dict(enumerate(model)) if _is_list(model) else vars(model)
     facts, lines = [], []
     for name, value in parts.items():
-        if hasattr(value, "requires_grad_"):
+        if hasattr(value, "dtype") and hasattr(value, "requires_grad_"):
             facts.append(f"{name}={value.dtype.name}{list(value.shape)}")
         elif _is_plain(value):
             if value is not None and not str(name).startswith("_"):

@@ -147,7 +147,9 @@ def is_indirect(access: UOp, axis: UOp) -> bool:
 def tile_along(builder: OptBuilder, axis: UOp, lanes: int) -> None:
     """A tile of vectors along the axis, and of rows where that reuses a load."""
     view, registers = builder.view, builder.target.vector_registers // 2
-    overlaps = may_be_serial(view, axis)
+    # Tiles that overlap have no box to copy; padded ones do.
+    has_box = find_windows(view) is not None
+    overlaps = not has_box and may_be_serial(view, axis)
     if spills_constants(view) or is_brief(view) or not is_counted(axis):
         builder.vectorise(axis, 1 if is_counted(axis) else 2, lanes, overlaps)
         return
@@ -160,7 +162,7 @@ def tile_along(builder: OptBuilder, axis: UOp, lanes: int) -> None:
             builder.upcast(row, size_of(row))
         stream_rows(builder, axis, wide, lanes)
         return
-    if not overlaps and not builder.has_masks(axis):
+    if not overlaps and not has_box and not builder.has_masks(axis):
         axis = parts_for_cores(builder, axis, view.target.independent_vectors * lanes)
         overlaps = may_be_serial(builder.view, axis)
     vectors = view.target.independent_vectors if len(view.accesses) <= 4 and not rows else 2
@@ -341,12 +343,18 @@ def register_tile(builder: OptBuilder, vector_axis: UOp, vectors: int) -> None:
 
 
 def stage_windows(builder: OptBuilder) -> None:
-    """Copies the box that masked windows cover, in which they need no mask: at the outermost loop for which it is a
-    small part of a core's cache, where each element is read several times."""
-    view, target = builder.view, builder.target
-    if not target.has_threads or len(view.reduces) != 1:
-        return
-    room = target.core_cache_bytes // BOX_SHARE
+    """Copies the box that masked windows cover, in which they need no mask."""
+    found = find_windows(builder.view)
+    if found is not None:
+        builder.apply(OptOps.STAGE, *found)
+
+
+def find_windows(view: KernelView) -> tuple[UOp, int] | None:
+    """The operand, by its number, whose masked windows are read from a copy, and the loop at which it is made: the
+    outermost one for which the box is a small part of a core's cache, if each element is read several times."""
+    if not view.target.has_threads or len(view.reduces) != 1:
+        return None
+    room = view.target.core_cache_bytes // BOX_SHARE
     for number, access in enumerate(operands(view)):
         if len(access.src) < 3 or not access.ranges & view.reduce_axes:
             continue
@@ -356,8 +364,8 @@ def stage_windows(builder: OptBuilder) -> None:
             box = box_of(view, axis, access)
             reads = math.prod(map(size_of, tile_of(view, axis, access)))
             if box and box * access.dtype.itemsize <= room and reads >= MIN_BOX_READS * box:
-                builder.apply(OptOps.STAGE, axis, number)
-                return
+                return axis, number
+    return None
 
 
 def memoise_values(builder: OptBuilder) -> None:
