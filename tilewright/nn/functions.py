@@ -286,7 +286,7 @@ class ZeroPad2d(Function):
 
 
 def _padding(name: str, axes: int, mode: str, says: str) -> type[Function]:
-    """The class of that name, which pads so many of the last axes."""
+    """A padding layer called `name` for the last `axes` axes."""
     doc = f"{says} around the last {'axis' if axes == 1 else f'{axes} axes'}: a number, or pairs from the last axis on."
     return type(name, (ZeroPad2d,), {"axes": axes, "mode": mode, "__doc__": doc, "__module__": __name__})
 

@@ -137,9 +137,12 @@ def _activation(layer: str, activation: str | Callable[[Tensor], Tensor]) -> Cal
     return _ACTIVATIONS[activation]
 
 
-class TransformerEncoderLayer:
-    """Self-attention, then two linear layers, each with a residual connection and a normalisation: after the sum, or
-    before the layer with `norm_first`."""
+class _TransformerLayer:
+    """Attentions, then two linear layers, each with a residual connection and a normalisation: after the sum, or before
+    the layer with `norm_first`."""
+
+    attentions: tuple[str, ...] = ("self_attn",)
+    self_attn: MultiheadAttention
 
     def __init__(
         self,
@@ -153,14 +156,29 @@ class TransformerEncoderLayer:
         norm_first: bool = False,
         bias: bool = True,
     ) -> None:
-        self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first)
+        for name in self.attentions:
+            setattr(self, name, MultiheadAttention(d_model, nhead, dropout, bias, batch_first))
         self.linear1 = Linear(d_model, dim_feedforward, bias)
         self.linear2 = Linear(dim_feedforward, d_model, bias)
-        self.norm1 = LayerNorm(d_model, layer_norm_eps)
-        self.norm2 = LayerNorm(d_model, layer_norm_eps)
+        for number in range(1, len(self.attentions) + 2):
+            setattr(self, f"norm{number}", LayerNorm(d_model, layer_norm_eps))
         self.dropout = Dropout(dropout)
         self.norm_first = norm_first
-        self.activation = _activation("TransformerEncoderLayer", activation)
+        self.activation = _activation(type(self).__name__, activation)
+
+    def _feed(self, x: Tensor) -> Tensor:
+        return self.dropout(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+
+    def _through(self, x: Tensor, *parts: Callable[[Tensor], Tensor]) -> Tensor:
+        for number, part in enumerate(parts, 1):
+            norm: LayerNorm = getattr(self, f"norm{number}")
+            x = x + part(norm(x)) if self.norm_first else norm(x + part(x))
+        return x
+
+
+class TransformerEncoderLayer(_TransformerLayer):
+    """Self-attention, then two linear layers, each with a residual connection and a normalisation: after the sum, or
+    before the layer with `norm_first`."""
 
     def __call__(
         self,
@@ -175,14 +193,7 @@ class TransformerEncoderLayer:
             )
             return self.dropout(found)
 
-        def feed(x: Tensor) -> Tensor:
-            return self.dropout(self.linear2(self.dropout(self.activation(self.linear1(x)))))
-
-        if self.norm_first:
-            middle = src + attend(self.norm1(src))
-            return middle + feed(self.norm2(middle))
-        middle = self.norm1(src + attend(src))
-        return self.norm2(middle + feed(middle))
+        return self._through(src, attend, self._feed)
 
 
 class TransformerEncoder:
@@ -209,32 +220,12 @@ def _stacked(name: str, layer: Any, kind: type, count: int) -> ModuleList:
     return ModuleList(copy.deepcopy(layer) if isinstance(layer, kind) else layer() for _ in range(count))
 
 
-class TransformerDecoderLayer:
+class TransformerDecoderLayer(_TransformerLayer):
     """Self-attention, attention to what an encoder gives, then two linear layers, each with a residual connection and
     a normalisation: after the sum, or before the layer with `norm_first`."""
 
-    def __init__(
-        self,
-        d_model: int,
-        nhead: int,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: str | Callable[[Tensor], Tensor] = "relu",
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = False,
-        norm_first: bool = False,
-        bias: bool = True,
-    ) -> None:
-        self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first)
-        self.multihead_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first)
-        self.linear1 = Linear(d_model, dim_feedforward, bias)
-        self.linear2 = Linear(dim_feedforward, d_model, bias)
-        self.norm1 = LayerNorm(d_model, layer_norm_eps)
-        self.norm2 = LayerNorm(d_model, layer_norm_eps)
-        self.norm3 = LayerNorm(d_model, layer_norm_eps)
-        self.dropout = Dropout(dropout)
-        self.norm_first = norm_first
-        self.activation = _activation("TransformerDecoderLayer", activation)
+    attentions = ("self_attn", "multihead_attn")
+    multihead_attn: MultiheadAttention
 
     def __call__(
         self,
@@ -254,12 +245,7 @@ class TransformerDecoderLayer:
         def remember(x: Tensor) -> Tensor:
             return self.dropout(self.multihead_attn(x, memory, memory, memory_key_padding_mask, False, memory_mask)[0])
 
-        def feed(x: Tensor) -> Tensor:
-            return self.dropout(self.linear2(self.dropout(self.activation(self.linear1(x)))))
-
-        for norm, part in ((self.norm1, attend), (self.norm2, remember), (self.norm3, feed)):
-            tgt = tgt + part(norm(tgt)) if self.norm_first else norm(tgt + part(tgt))
-        return tgt
+        return self._through(tgt, attend, remember, self._feed)
 
 
 class TransformerDecoder:
