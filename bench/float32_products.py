@@ -180,6 +180,23 @@ def _attention(batch: int, heads: int, time: int, features: int, is_causal: bool
     )
 
 
+def _attention_gradients(batch: int, heads: int, time: int, features: int, is_causal: bool = False) -> Row:
+    """The gradients with the forward pass that they need, as a training step has them."""
+    import torch
+
+    forward = _attention(batch, heads, time, features, is_causal)
+
+    def ours(*given: Tensor) -> tuple[Tensor, ...]:
+        given = tuple(each.detach().requires_grad_() for each in given)
+        return tuple(forward.ours(*given).gradient(*given, gradient=given[1].detach()))
+
+    def theirs(*given: Any) -> Any:
+        given = tuple(each.detach().requires_grad_() for each in given)
+        return torch.autograd.grad(forward.theirs(*given), given, given[1].detach())
+
+    return Row(f"gradients of {forward.name}", forward.shapes, ours, theirs, 3.5 * forward.work)
+
+
 def speed_rows() -> list[Row]:
     return [
         *(_product(size, size, size) for size in (256, 512, 700, 1024, 1500, 2048, 3000, 4096, 8192)),
@@ -201,6 +218,13 @@ def speed_rows() -> list[Row]:
         _attention(8, 12, 1024, 64),
         _attention(4, 16, 2048, 128),
         _attention(8, 12, 1024, 64, True),
+        _attention(8, 12, 197, 64),
+        _attention(4, 12, 1000, 80),
+        _attention(2, 16, 2048, 128, True),
+        _attention_gradients(8, 12, 1024, 64),
+        _attention_gradients(8, 12, 1024, 64, True),
+        _attention_gradients(4, 16, 1024, 128),
+        _attention_gradients(8, 12, 197, 64),
     ]
 
 

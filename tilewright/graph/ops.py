@@ -165,7 +165,7 @@ class DotArg(NamedTuple):
 class TileDotArg(NamedTuple):
     """The argument of a TILE_DOT: the name of the tensor core that computes it, the length of the sum, how the tiles of
     both operands lie in local memory (None for a left one in registers), and how many parts an operand is the sum
-    of."""
+    of. Memory of the accumulator's dtype has the sums; any other has the parts, each in a plane, one after another."""
 
     core: str
     length: int

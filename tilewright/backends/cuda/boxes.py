@@ -22,6 +22,8 @@ LINE_BYTES = 128
 VECTOR_BYTES = 16
 # Limits of a tensor map: rows of a box, and elements along an axis.
 MAX_BOX_ROWS, MAX_SIZE = 256, 1 << 31
+# Columns of lines of a tile: up to two for the features of a head, and as many for each of three parts of a number.
+BOX_PARTS = (1, 2, 3, 4, 6)
 
 
 @record
@@ -113,7 +115,7 @@ def _find_box(store: UOp, threads: _Threads) -> Box | None:
     size, line = int(memory_of(place).arg.size), LINE_BYTES // itemsize
     if sorted(to) != list(range(0, size, lanes)):
         return None
-    for parts in (1, 2, 4):
+    for parts in BOX_PARTS:
         rows = size // (line * parts)
         places = [(number // line % rows, number // (line * rows) * line + number % line) for number in to]
         found = dict(zip(places, origin))

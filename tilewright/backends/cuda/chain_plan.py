@@ -208,7 +208,10 @@ def _is_clipped(dot: UOp, users: dict[UOp, list[UOp]]) -> bool:
 
 
 def _find_rescaled(program: Program, dot: UOp, users: dict[UOp, list[UOp]]) -> Rescaled | None:
-    """The product as STORE(at, LOAD(at) * factor + dot), if that is its only use."""
+    """The product as STORE(at, LOAD(at) * factor + dot), if that is its only use. Products of parts start from zero:
+    the tensor core would truncate their sum."""
+    if dot.arg.parts > 1:
+        return None
     body = program.body
     (add, *others) = users[dot] or [dot]
     if others or add.op is not Ops.ADD or len(users.get(add, ())) != 1 or users[add][0].op is not Ops.STORE:
@@ -227,14 +230,30 @@ def _find_rescaled(program: Program, dot: UOp, users: dict[UOp, list[UOp]]) -> R
 
 
 def _live_registers(program: Program, dots: tuple[UOp, ...], rescaled: Collection[UOp]) -> int:
-    """Registers for accumulators and arrays, and for the largest product."""
+    """Registers for accumulators and arrays, and for the largest product. A left operand in parts is held as such and
+    as it is, beside its product."""
     arrays = {node: node.arg.size for node in program.body if node.op is Ops.DEFINE_REG}
-    sums = find_sums(program).values()
     held = [columns_of(dot) // 2 for dot in dots if dot not in rescaled]
-    return sum(map(int, arrays.values())) + max(held) + sum(map(axis_product, sums))
+    split = [
+        columns_of(dot) // 2 + dot.arg.length // 2 + dot.arg.parts * dot.arg.length // 4
+        for dot in dots
+        if dot.arg.parts > 1 and dot.arg.left is None
+    ]
+    return (
+        sum(map(int, arrays.values()))
+        + max(held)
+        + max(split, default=0)
+        + sum(map(axis_product, _sums(program).values()))
+    )
 
 
 def find_sums(program: Program) -> dict[UOp, UOp]:
+    """The accumulator of each product that the tensor core adds to it in each step of a loop: of no product of parts,
+    whose sum it would truncate."""
+    return {dot: acc for dot, acc in _sums(program).items() if dot.arg.parts == 1}
+
+
+def _sums(program: Program) -> dict[UOp, UOp]:
     """The accumulator of each product that is summed over a loop, element by element."""
     whole = {node.src[0] for node in program.body if node.op is Ops.COMBINE and len(node.src) == 1}
     updates = [node for node in program.body if node.op is Ops.ACCUMULATE and node.arg is Ops.ADD]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 
-from tilewright.backends.cuda import chain_fetch, chain_text
+from tilewright.backends.cuda import chain_fetch, chain_parts, chain_text
 from tilewright.backends.cuda.chain_plan import TileChain, axis_product, find_sums
 from tilewright.backends.cuda.chain_store import STORE_WIDE, WideStore, find_wide_stores
 from tilewright.backends.cuda.dot_mma import name_threads
@@ -58,6 +58,7 @@ class ChainRenderer(CStyleRenderer):
         self.copied_loads = {store.src[1] for store in self.copies}
         self.loops: list[UOp] = []
         self.in_flight: list[str] = []  # the registers of the products in flight, in order of issue
+        self.checks: dict[str, list[str]] = {}  # what follows a product of parts into these registers
         self.replaced = {node for found in chain.rescaled.values() for node in found.replaced}
         self.replaced.update(node.src[0] for node in chain.clipped.values())
         self.sums = find_sums(chain.program)
@@ -209,6 +210,8 @@ class ChainRenderer(CStyleRenderer):
             self.text(chain_text.wait(list(dict.fromkeys(done)), len(self.in_flight), is_late))
             if is_late:
                 self.text(self.first_product_done())
+            for each in done:
+                self.text(self.checks.get(each, []))
 
     def _wait_all(self) -> None:
         if self.in_flight:
@@ -265,10 +268,12 @@ class ChainRenderer(CStyleRenderer):
         elif not is_added:
             self.emitter.line(f"float {name}[{chain_text.columns_of(node) // 2}];")
         if node is self.chain.late:
-            self.text([f"held[{number}] = {pair};" for number, pair in enumerate(self._pairs(node))])
+            self.text([f"held[{number}] = {_packed(pair)};" for number, pair in enumerate(self._pairs(node))])
             return
         left = self._pack(node) if node.arg.left is None else self._address(node.src[0])
         self.text(chain_text.multiply(node, name, left, self._address(node.src[1]), is_added))
+        if node.arg.parts > 1:
+            self.checks[name] = self._check(node, name, left)
         self.in_flight.append(name)
         self.emitter.values[node] = self._elements(node, node, name)
         if self.chain.late is not None:
@@ -310,13 +315,29 @@ class ChainRenderer(CStyleRenderer):
     def _address(self, memory: UOp) -> str:
         return f"shared_address({self.memory.names[memory_of(memory)]})"
 
+    def _check(self, node: UOp, name: str, left: str) -> list[str]:
+        tiles = [self.memory.names.get(memory_of(source), "") for source in node.src[:2]]
+        held = node.arg.length // 2 if node.arg.left is None else 0
+        given = (f"{left}_numbers" if held else tiles[0], tiles[1], held)
+        return chain_parts.check(name, chain_text.columns_of(node) // 2, chain_text.helper_name(node), *given)
+
     def _pack(self, node: UOp) -> str:
         """The left operand in registers."""
         name, pairs = self.emitter.fresh("held"), self._pairs(node)
-        self.emitter.line(f"const word {name}[{len(pairs)}] = {{{', '.join(pairs)}}};")
+        if node.arg.parts > 1:
+            numbers = ", ".join(number for pair in pairs for number in pair)
+            self.text(
+                [
+                    f"const float {name}_numbers[{2 * len(pairs)}] = {{{numbers}}};",
+                    f"word {name}[{node.arg.parts * len(pairs)}];",
+                    f"split_pairs<{len(pairs)}>({name}_numbers, {name});",
+                ]
+            )
+        else:
+            self.emitter.line(f"const word {name}[{len(pairs)}] = {{{', '.join(map(_packed, pairs))}}};")
         return name
 
-    def _pairs(self, node: UOp) -> list[str]:
+    def _pairs(self, node: UOp) -> list[tuple[str, str]]:
         """For each instruction's part of the sum: two adjacent elements of both rows, and the two 8 further on."""
         value, forms = node.src[0], [affine(number).terms for number in node.src[4:6]]
         found: dict[tuple[int, int], str] = {}
@@ -324,7 +345,7 @@ class ChainRenderer(CStyleRenderer):
             row, step = (sum(steps * at[axis] for axis, steps in form.items() if axis in at) for form in forms)
             found[row, step] = self.emitter.operand(value, at).text
         return [
-            f"pack({found[row, first + step]}, {found[row, first + step + 1]})"
+            (found[row, first + step], found[row, first + step + 1])
             for first in range(0, node.arg.length, chain_text.STEP)
             for step in (0, 8)
             for row in (0, 8)
@@ -343,8 +364,8 @@ class ChainRenderer(CStyleRenderer):
             for first in range(0, size_of(group), 4):
                 words = []
                 for number in range(first, first + 4):
-                    both = [self.emitter.operand(value, {**at, group: number, pair: n}).text for n in (0, 1)]
-                    words.append(f"pack({both[0]}, {both[1]})")
+                    low, high = (self.emitter.operand(value, {**at, group: number, pair: n}).text for n in (0, 1))
+                    words.append(_packed((low, high)))
                 offset = sum(step * {**at, group: first, pair: 0}[axis] for axis, step in steps.items())
                 self.emitter.line(f"store_wide({name} + {start} + {offset}, {', '.join(words)}, thread, {mask});")
 
@@ -356,3 +377,7 @@ class ChainRenderer(CStyleRenderer):
             row, column = (sum(step * at[axis] for axis, step in form.items() if axis in at) for form in forms)
             values[coordinates] = Expression(f"{name}[{column // 8 * 4 + row // 8 * 2 + column % 2}]")
         return values
+
+
+def _packed(pair: tuple[str, str]) -> str:
+    return f"pack({pair[0]}, {pair[1]})"

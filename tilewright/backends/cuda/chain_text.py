@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 
+from tilewright.backends.cuda import chain_parts
 from tilewright.backends.cuda.dot_text import OPERANDS, PATTERN_BYTES, STEP_BYTES
 from tilewright.backends.cuda.tile_text import GROUP_HELPERS, HELPERS, is_summed_fast
 from tilewright.base.dtype import DType, dtypes
@@ -52,7 +53,10 @@ def prelude(dots: tuple[UOp, ...]) -> list[str]:
         "__device__ inline word pack(float low, float high) {\n"
         f'  word y; asm("cvt.rn.{kind}x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low)); return y;\n}}'
     )
-    return [HELPERS, GROUP_HELPERS, _HELPERS, pack, *helpers.values()]
+    parts = {helper_name(dot): dot for dot in dots if dot.arg.parts > 1}
+    plain = [chain_parts.plain_helper(dot, name, columns_of(dot)) for name, dot in parts.items()]
+    others = [chain_parts.HELPERS, *plain] if parts else [pack]
+    return [HELPERS, GROUP_HELPERS, _HELPERS, *helpers.values(), *others]
 
 
 def helper_name(dot: UOp) -> str:
@@ -100,6 +104,17 @@ def described(layout: TileLayout, address: str, itemsize: int) -> str:
 def multiply(dot: UOp, name: str, left: str, right: str, is_added: bool) -> list[str]:
     """All steps of a product into the registers `name`, which may be read after `wait`; `left` names registers, or the
     address of a tile."""
+    if dot.arg.parts == 1:
+        return ["products_start();", *_steps(dot, name, left, right, is_added), "products_sent();"]
+    itemsize, lines = operand_of(dot).itemsize, []
+    for number, (mine, theirs) in enumerate(chain_parts.PRODUCTS):
+        step = dot.arg.length // 4 if dot.arg.left is None else chain_parts.plane_size(dot, 0) * itemsize
+        plane = f"{right} + {theirs * chain_parts.plane_size(dot, 1) * itemsize}"
+        lines += _steps(dot, name, f"{left} + {mine * step}", plane, is_added or number > 0)
+    return ["products_start();", *lines, "products_sent();"]
+
+
+def _steps(dot: UOp, name: str, left: str, right: str, is_added: bool) -> list[str]:
     itemsize = operand_of(dot).itemsize
     layout = dot.arg.left
     if layout is None:
@@ -110,11 +125,9 @@ def multiply(dot: UOp, name: str, left: str, right: str, is_added: bool) -> list
         first = described(layout, address, itemsize)
     second = described(dot.arg.right, right, itemsize)
     return [
-        "products_start();",
         "#pragma unroll",
         f"for (int part = 0; part < {dot.arg.length // STEP}; part++)",
         f"  {helper_name(dot)}({name}, {first}, {second}, {'1' if is_added else 'part > 0'});",
-        "products_sent();",
     ]
 
 

@@ -4,6 +4,7 @@ However a card multiplies matrices, this sum, one step after another, is what it
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -43,23 +44,33 @@ def compute_tile_dot(site: Site, node: UOp, left: View | Array, right: View, row
     argument, dtype = node.arg, numpy_dtype(node.dtype)
     row, column = row.astype(np.int64), column.astype(np.int64)
     groups = np.arange(site.groups.size).reshape(-1, *(1,) * (row.ndim - 1))
-    factors: list[tuple[Array, Array]] = []
+    # Parts that are in memory are not scaled.
+    is_split = argument.parts > 1 and right.node.dtype is not node.dtype
+    planes, scale = (argument.parts, np.float32(1)) if is_split else (1, PART_SCALE)
+    factors: list[tuple[list[Array], list[Array]]] = []
     for step in range(argument.length):
         if isinstance(left, View):
-            ours = access.load(site, left, np.asarray(argument.left.position(row, step)), None, None)
+            ours = _planes(site, left, np.asarray(argument.left.position(row, step)), planes, dtype)
         else:
-            ours = left[groups, row, step]
-        theirs = access.load(site, right, np.asarray(argument.right.position(column, step)), None, None)
-        factors.append((ours.astype(dtype), theirs.astype(dtype)))
+            ours = [left[groups, row, step].astype(dtype)]
+        theirs = _planes(site, right, np.asarray(argument.right.position(column, step)), planes, dtype)
+        factors.append((ours, theirs))
     zero: Array = np.zeros((1,) * row.ndim, dtype)
-    total = sum((ours * theirs for ours, theirs in factors), zero)
-    return total if argument.parts == 1 else _with_parts(total, factors, argument.parts)
+    with np.errstate(all="ignore"):
+        total = sum((sum(ours[1:], ours[0]) * sum(theirs[1:], theirs[0]) for ours, theirs in factors), zero)
+    return total if argument.parts == 1 else _with_parts(total, factors, argument.parts, scale)
 
 
-def _with_parts(plain: Array, factors: Sequence[tuple[Array, Array]], parts: int) -> Array:
+def _planes(site: Site, view: View, position: Array, count: int, dtype: np.dtype[Any]) -> list[Array]:
+    """The parts of a number in local memory, or the number itself."""
+    plane = view.size // count
+    return [access.load(site, view, position + number * plane, None, None).astype(dtype) for number in range(count)]
+
+
+def _with_parts(plain: Array, factors: Sequence[tuple[list[Array], ...]], parts: int, scale: np.float32) -> Array:
     """The sum of the products of parts, the smallest first; without those whose parts are numbers beyond `parts`, which
     are below the rounding of float32. Sums that are not finite are those of the factors themselves."""
-    split = [(_split(ours, parts), _split(theirs, parts)) for ours, theirs in factors]
+    split = [[_split(each[0], parts, scale) if len(each) == 1 else each for each in both] for both in factors]
     total: Array = np.zeros(plain.shape, plain.dtype)
     with np.errstate(all="ignore"):
         for size in reversed(range(parts)):
@@ -67,15 +78,15 @@ def _with_parts(plain: Array, factors: Sequence[tuple[Array, Array]], parts: int
                 for mine in range(size + 1):
                     if ours[mine].any() and theirs[size - mine].any():  # most numbers of tests have one part
                         total = total + ours[mine] * theirs[size - mine]
-        total = total / PART_SCALE / PART_SCALE
+        total = total / scale / scale
     return np.where(np.isfinite(total), total, plain)
 
 
-def _split(value: Array, parts: int) -> list[Array]:
+def _split(value: Array, parts: int, scale: np.float32) -> list[Array]:
     """The scaled value as a sum of bfloat16 numbers, each rounded to the nearest, the largest first."""
     found = []
     with np.errstate(all="ignore"):
-        rest = value * PART_SCALE
+        rest = value * scale
         for _ in range(parts):
             bits = np.ascontiguousarray(rest).view(np.uint32)
             rounded = (bits + ((bits >> 16 & 1) + 0x7FFF).astype(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
@@ -97,5 +108,6 @@ def gather_tile(site: Site, node: UOp, held: Sequence[Array], threads: tuple[int
     if (holders != 1).any():
         raise site.error(EmulatorError, "multiplies a tile of which the threads do not hold each element once")
     tile = np.zeros(size, numpy_dtype(node.dtype))
-    tile[groups, row, step] = cast_array(value, node.src[1].dtype).astype(tile.dtype)
+    rounded = value if node.arg.parts > 1 else cast_array(value, node.src[1].dtype)
+    tile[groups, row, step] = rounded.astype(tile.dtype)
     return tile

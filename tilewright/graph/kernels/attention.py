@@ -33,7 +33,7 @@ LOG2_E = 1 / math.log(2)
 # Ids of the barriers: before a tile is overwritten, after it is filled, and after a tile that is staged once.
 BEFORE_COPY, AFTER_COPY, AFTER_FIRST = -1, 0, 1
 MINUS_INFINITY = -math.inf
-QUERY, KEY, VALUE, RESULT, KEY_RESULT = range(5)
+QUERY, KEY, VALUE, RESULT, KEY_RESULT, GRADIENT = range(6)
 
 
 class Steps(NamedTuple):
@@ -57,7 +57,7 @@ class Attention:
     queries: int
     keys: int
     features: int
-    steps: tuple[Steps, ...]  # strides of queries, keys, values, results, and gradients of keys and values
+    steps: tuple[Steps, ...]  # strides of queries, keys, values, results, gradients of keys and values, and of results
     factor: float  # times a dot product gives a score to base 2
     is_causal: bool = False
     mask: tuple[int, ...] | None = None

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from tilewright.base.dtype import dtypes
 from tilewright.graph.kernels.attention import (
+    GRADIENT,
     KEY,
     KEY_RESULT,
     LOG2_E,
@@ -53,7 +54,7 @@ def query_gradient_kernel(
 ) -> UOp:
     tiles = TileBuilder(call.core, call.rows)
     grid, features, columns = query_grid(call, tiles), call.features, call.columns
-    given = ((query, QUERY), (gradient, RESULT), (out, RESULT))
+    given = ((query, QUERY), (gradient, GRADIENT), (out, RESULT))
     *own, result = (grid.matrix(each, call.steps[n], grid.head, call.queries) for each, n in given)
     queries, gradients = stage_once(tiles, grid, features, *own)
     step = tiles.axis(key_tiles(call, grid), AxisType.REDUCE)
@@ -94,7 +95,7 @@ def key_gradient_kernel(
     *own, key_result, value_result = (grid.matrix(each, call.steps[n], grid.head, call.keys) for each, n in given)
     keys, values = stage_once(tiles, grid, features, *own)
     step, head, first = _query_steps(call, tiles, grid)
-    read = ((query, QUERY), (gradient, RESULT))
+    read = ((query, QUERY), (gradient, GRADIENT))
     keyed = [(grid.matrix(each, call.steps[n], head, call.queries), first) for each, n in read]
     # Queries past the end are 0, so they add nothing.
     start, valid = row_number(call, grid, head, first), first + tiles.thread < call.queries

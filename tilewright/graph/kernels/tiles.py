@@ -1,8 +1,11 @@
 """Building blocks of kernels that multiply tiles. In: a tensor core. Out: nodes that stage a tile in local memory,
 multiply two tiles (TILE_DOT) and reduce the rows of a product. `attention.py` builds kernels from them.
 
-A tile of queries, keys or values is rows by features, stored in parts of `line` features, one after another. The same
-memory can be an operand summed over its features, or over its rows."""
+A tile of queries, keys or values is rows by features, stored in blocks of `line` features, one after another. The same
+memory can be an operand summed over its features, or over its rows.
+
+Where the core multiplies parts, rows in memory have the features of each part one after another, padded to whole lines
+(`split.py`), and a tile has a plane of each part."""
 
 from __future__ import annotations
 
@@ -50,10 +53,11 @@ class TileBuilder:
 
     def __init__(self, core: TensorCore, rows: int) -> None:
         assert core.staged_line_bytes
-        self.operand = core.operand
+        self.operand = core.multiplied
+        self.parts = core.parts
         self.rows = rows
-        self.line = core.staged_line_bytes // core.operand.itemsize
-        self.family = core.name.rpartition("_")[0]
+        self.line = core.staged_line_bytes // self.operand.itemsize
+        self.family = f"{core.name.partition('_')[0]}_{self.operand.name}"
         self.threads = rows // WARP_ROWS * WARP
         self._numbers: dict[object, int] = {}
         self.thread = self.axis(self.threads, AxisType.LOCAL)
@@ -76,7 +80,7 @@ class TileBuilder:
         return -(-features // self.line) * self.line
 
     def tile(self, rows: int, features: int) -> UOp:
-        size = rows * self.width(features)
+        size = self.parts * rows * self.width(features)
         return UOp(Ops.DEFINE_LOCAL, self.operand, (), ParamArg(self._number(Ops.DEFINE_LOCAL), size))
 
     def summed_features(self, rows: int) -> TileLayout:
@@ -87,20 +91,23 @@ class TileBuilder:
 
     def stage(self, tile: UOp, matrix: Matrix, rows: int, features: int, first: UOp) -> UOp:
         """The effect that copies rows `first`, `first + 1`, ... of a matrix to a tile; zeros past its end."""
-        lanes = VECTOR_BYTES // self.operand.itemsize
-        vectors, per_line = self.width(features) // lanes, self.line // lanes
+        lanes, width = VECTOR_BYTES // self.operand.itemsize, self.width(features)
+        vectors, per_line = width // lanes, self.line // lanes
         together = self.threads // vectors
         turn, lane = self.axis(rows // together, AxisType.UPCAST), self.axis(lanes, AxisType.UPCAST)
+        planes = () if self.parts == 1 else (self.axis(self.parts, AxisType.UPCAST),)
         vector, row = self.thread % vectors, self.thread // vectors + turn * together
         valid = []
         if matrix.rows % rows:
             valid.append(first + row < matrix.rows)
-        if features % self.line:
+        if self.parts == 1 and features % self.line:
             valid.append(vector < features // lanes)
         position = matrix.start + (first + row) * matrix.step + vector * lanes + lane
         to = row * self.line + vector % per_line * lanes + vector // per_line * (rows * self.line) + lane
+        for plane in planes:
+            position, to = position + plane * width, to + plane * (rows * width)
         stored = store(tile, to, load(matrix.memory, position, *valid))
-        return end(stored, loops=(turn, lane, self.thread))
+        return end(stored, loops=(turn, lane, *planes, self.thread))
 
     def vector(self) -> UOp:
         """Local memory with a number for each thread."""
@@ -127,14 +134,14 @@ class TileBuilder:
         column, axes = self._columns(columns) if alike is None else (alike.column, alike.columns)
         length = -(-features // STEP) * STEP
         layouts = (self.summed_features(self.rows), self.summed_features(columns))
-        argument = TileDotArg(self._core(columns), length, *layouts)
+        argument = TileDotArg(self._core(columns), length, *layouts, self.parts)
         return Product(UOp(Ops.TILE_DOT, FLOAT, (left, right, self.row, column), argument), column, axes)
 
     def multiply_held(self, left: UOp, held: Product, right: UOp, rows: int, features: int) -> Product:
-        """The value in registers, in the layout of `held` and rounded, times the rows of a tile."""
+        """The value in registers, in the layout of `held`, rounded or in parts, times the rows of a tile."""
         column, axes = self._columns(-(-features // COLUMN_STEP) * COLUMN_STEP)
         count = -(-features // COLUMN_STEP) * COLUMN_STEP
-        argument = TileDotArg(self._core(count), rows, None, self.summed_rows(rows))
+        argument = TileDotArg(self._core(count), rows, None, self.summed_rows(rows), self.parts)
         sources = (left, right, self.row, column, self.row, held.column, *held.columns)
         return Product(UOp(Ops.TILE_DOT, FLOAT, sources, argument), column, axes)
 

@@ -97,7 +97,7 @@ class AttentionMixin(RandomMixin, ProductsMixin):
             from tilewright.tensor.families.networks.row_attention import row_attention
 
             return row_attention(self, key, value, attn_mask, _attend_in_parts)
-        if self.dtype not in (dtypes.bfloat16, dtypes.float16):
+        if self.dtype not in (dtypes.bfloat16, dtypes.float16, dtypes.float32):
             return None
         # Imported late: only devices with tensor cores use it.
         from tilewright.tensor.families.networks.fused_attention import fused_attention
