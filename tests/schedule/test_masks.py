@@ -149,6 +149,28 @@ def test_a_load_that_is_used_outside_of_the_selection_keeps_its_mask() -> None:
     assert drop_masks(used_twice) is used_twice
 
 
+def rectified(is_loaded: bool) -> UOp:
+    """max(x * w, 0) where a condition holds; its comparison with 0 is part of the selection."""
+    y, c = loop(24, 0), loop(5, 1)
+    inside = y - c < 20
+    if is_loaded:
+        inside = load_element(UOp(Ops.PARAM, dtypes.bool, (), ParamArg(2, 24)), y, TRUE)
+    x = load_element(UOp(Ops.PARAM, dtypes.float32, (), ParamArg(0, 20)), y, inside)
+    w = load_element(UOp(Ops.PARAM, dtypes.float32, (), ParamArg(1, 5)), c, inside)
+    product = x * w
+    return (inside & (const(dtypes.float32, 0.0) < product)).where(product, 0.0)
+
+
+def test_a_selection_that_compares_what_it_selects_needs_no_mask_there() -> None:
+    """A product with relu whose rows are padded: the mask would make its left operand depend on the columns."""
+    assert masks(drop_masks(rectified(is_loaded=False))) == {0: True, 1: False}
+
+
+def test_conditions_that_load_keep_the_masks_of_one_another() -> None:
+    value = rectified(is_loaded=True)
+    assert drop_masks(value) is value
+
+
 # ---------------------------------------------------------------- gathers
 
 

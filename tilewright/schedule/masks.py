@@ -114,10 +114,18 @@ def is_repeated_by_mask(index: UOp) -> bool:
 
 
 def selecting_conditions(nodes: list[UOp]) -> dict[UOp, frozenset[UOp]]:
-    """For each node, sources first, the conditions that must all hold for its value to be used."""
+    """For each node, sources first, the conditions that must all hold for its value to be used. What a conjunction
+    joins with a comparison of indices is used where that holds: `j < 9 and 0 < x[i if j < 9]` needs no mask at x."""
     found: dict[UOp, frozenset[UOp]] = {nodes[-1]: frozenset()}
+    loading: set[UOp] = set()
+    for node in nodes:
+        if node.op is Ops.LOAD or not loading.isdisjoint(node.src):
+            loading.add(node)
     for node in reversed(nodes):
         own = found[node]
+        if node.op is Ops.AND and node.dtype.is_bool:
+            # Of conditions that load, each would be used where the others hold, and they where it does.
+            own = own | frozenset(part for part in parts_of(node, Ops.AND) if part not in loading)
         for position, src in enumerate(node.src):
             inside = own | frozenset(conditions_of(node)) if position == 1 and is_selection(node) else own
             found[src] = inside if src not in found else found[src] & inside
