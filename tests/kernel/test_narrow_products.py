@@ -33,6 +33,9 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], Function]] = {
     "a long sequence of odd length": ((1, 4, 4099), (2, 4, 7), lambda x, w: x.conv2d(w, padding=3)),
     "strided windows": ((1, 4, 40, 75), (2, 4, 5, 5), lambda x, w: x.conv2d(w, stride=2, padding=2)),
     "two groups": ((1, 6, 18, 40), (4, 3, 3, 3), lambda x, w: x.conv2d(w, padding=1, groups=2)),
+    "to one channel": ((1, 6, 20, 36), (1, 6, 3, 3), lambda x, w: x.conv2d(w, padding=1)),
+    "strided windows to one channel": ((2, 4, 41, 75), (1, 4, 5, 5), lambda x, w: x.conv2d(w, stride=2)),
+    "a channel each": ((1, 6, 21, 40), (6, 1, 3, 3), lambda x, w: x.conv2d(w, padding=1, groups=6)),
     "channels last": (
         (1, 4, 20, 36),
         (8, 4, 3, 3),
@@ -54,10 +57,21 @@ def test_a_thread_has_all_rows_of_a_few_columns(name: str, dtype: DType) -> None
         found = way(*(Tensor(array, device=NAME).cast(dtype).contiguous().realize() for array in given))
         np.testing.assert_array_equal(found.float().numpy(), expected)
         product = next(program for program in card.programs if program.name.startswith("reduce"))
-    rows = weight[1] if name.startswith("transposed") else weight[0] // (2 if name == "two groups" else 1)
+    groups = image[1] // weight[1]
+    rows = weight[1] if name.startswith("transposed") else weight[0] // groups
     assert threads_of(product) >= 32
     # Columns are padded to whole work-groups, by less than half.
     assert threads_of(product) * groups_of(product) * rows <= 1.5 * expected.size
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_a_strided_window_is_no_row_that_threads_share(stride: int) -> None:
+    """Adjacent threads read all of the lines that they touch, also where a window begins 3 elements after another."""
+    with emulated_card(cores=132) as card:
+        x = Tensor(np.ones((1, 16, 30, 101), np.float32), device=NAME)
+        weight = Tensor(np.ones((1, 16, 5, 5), np.float32), device=NAME)
+        assert x.conv2d(weight, stride=stride).numpy().max() == 16 * 25
+        assert all(threads_of(program) >= 32 for program in card.programs)
 
 
 def test_a_window_is_no_row_that_threads_share() -> None:

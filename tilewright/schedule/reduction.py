@@ -81,13 +81,15 @@ def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
     is_along_memory = all(own in axes for own in _contiguous_axes(source))
     if parts is None and not group_cores and results >= ENOUGH_ROWS and is_along_memory:
         return None
-    if parts is None and group_cores:
+    wanted = min(RESULTS_PER_CORE * group_cores // results, MAX_GROUP_PARTS, work // results // MIN_PART)
+    if group_cores and (parts is None or 2 * parts < wanted):
         merged = _merge_reduced(node, axis)
         if merged is not None:
             return build.reshape(split_reduction(merged, target) or merged, node.shape)
-    wanted = min(RESULTS_PER_CORE * group_cores // results, MAX_GROUP_PARTS, work // results // MIN_PART)
-    if parts is None or 2 * parts < min(wanted, source.shape[axis] // MAX_PADDING):
-        return _split_padded(node, axis, max(MAX_PARTS if parts is None else 1, 1 << (max(wanted, 1).bit_length() - 1)))
+    most = max(MAX_PARTS if parts is None else 1, 1 << (max(wanted, 1).bit_length() - 1))
+    padded = padded_parts(source.shape[axis], work // results, most)
+    if parts is None or (padded > parts and 2 * parts < min(wanted, source.shape[axis] // MAX_PADDING)):
+        return _split_with_padding(node, axis, padded) if padded > 1 else None
     return _split_axis(source, source.shape, node, axis, parts)
 
 
@@ -167,7 +169,8 @@ def _split_columns(node: UOp, work: int, results: int) -> UOp | None:
     max_parts = min(MAX_PARTS, MIN_PARTIALS // results, work // results // MIN_COLUMN_PART)
     parts = max((n for n in range(2, max_parts + 1) if source.shape[axis] % n == 0), default=1)
     if 4 * parts < max_parts:
-        return _split_padded(node, axis, 1 << (max_parts.bit_length() - 1))
+        parts = padded_parts(source.shape[axis], work // results, 1 << (max_parts.bit_length() - 1))
+        return _split_with_padding(node, axis, parts) if parts > 1 else None
     return _split_axis(source, source.shape, node, axis, parts) if parts > 1 else None
 
 
@@ -354,14 +357,12 @@ def _split_axis(source: UOp, shape: Shape, node: UOp, axis: int, parts: int, is_
     return UOp(Ops.RESHAPE, node.dtype, (second,), node.shape)
 
 
-def _split_padded(node: UOp, axis: int, max_parts: int = MAX_PARTS) -> UOp | None:
-    """An axis without divisors is padded with the identity of the reduction."""
-    size = node.src[0].shape[axis]
-    reduced = max_count(node.src[0].shape) // max_count(node.shape)
-    parts = FEW_RESULTS if reduced < LONG_REDUCTION else max_parts
+def padded_parts(size: int, reduced: int, most: int) -> int:
+    """The parts of an axis that is padded with the identity of the reduction, because it has no useful divisor."""
+    parts = FEW_RESULTS if reduced < LONG_REDUCTION else most
     while parts * MAX_PADDING > size:
         parts //= 2
-    return _split_with_padding(node, axis, parts) if parts > 1 else None
+    return parts
 
 
 def _split_with_padding(node: UOp, axis: int, parts: int, is_stored: bool = False) -> UOp:

@@ -62,8 +62,11 @@ def count(loops: tuple[UOp, ...]) -> int:
     return total
 
 
-def match_contraction(view: KernelView, dtype: DType, accumulator: DType) -> Contraction | str:
-    """The kernel as a contraction of operands of `dtype`, or the reason why it is none."""
+def match_contraction(
+    view: KernelView, dtype: DType, accumulator: DType, may_lack_rows: bool = False
+) -> Contraction | str:
+    """The kernel as a contraction of operands of `dtype`, or the reason why it is none. Where it `may_lack_rows`, one
+    factor may depend on no output loop that the other lacks: it has one row."""
     if any(axis.arg.kind not in _UNASSIGNED for axis in view.axes):
         return "it comes before every other opt"
     found = _flatten_sum(view)
@@ -85,7 +88,7 @@ def match_contraction(view: KernelView, dtype: DType, accumulator: DType) -> Con
         masked = _masked(holder, mask)
         first, second = (masked, second) if holder is first else (first, masked)
     reason = _check_loads(view, first, second)
-    return reason or _group_loops(view, reduce, first, second, summed)
+    return reason or _group_loops(view, reduce, first, second, summed, may_lack_rows)
 
 
 def _flatten_sum(view: KernelView) -> tuple[UOp, UOp, list[UOp], tuple[UOp, ...]] | str:
@@ -150,7 +153,9 @@ def _check_loads(view: KernelView, *values: UOp) -> str | None:
     return None
 
 
-def _group_loops(view: KernelView, reduce: UOp, first: UOp, second: UOp, summed: tuple[UOp, ...]) -> Contraction | str:
+def _group_loops(
+    view: KernelView, reduce: UOp, first: UOp, second: UOp, summed: tuple[UOp, ...], may_lack_rows: bool
+) -> Contraction | str:
     loops = [axis for axis in view.axes if axis not in view.reduce_axes]
     if not all(is_counted(axis) for axis in (*loops, *summed)):
         return "the size of a loop is computed"
@@ -163,7 +168,7 @@ def _group_loops(view: KernelView, reduce: UOp, first: UOp, second: UOp, summed:
     batch = tuple(axis for axis in loops if axis in first.ranges and axis in second.ranges)
     if len(own[0]) + len(own[1]) + len(batch) != len(loops):
         return "the factors must depend on all output loops"
-    if not own[0] or not own[1]:
+    if not any(own) or not (all(own) or may_lack_rows):
         return f"the factors must have loops that the other lacks, they have {len(own[0])} and {len(own[1])}"
     store = view.stores[0]
     if any(stride(store, axis) == 1 for axis in own[0]):

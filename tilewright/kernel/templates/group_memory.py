@@ -1,13 +1,12 @@
 """Memory-bound kernels of work-groups. In: a kernel without a product, for a target with work-groups. Out: the plans of
-its template.
+its template. `group_elements.py` is for kernels without a reduction.
 
   rows         a reduction along memory (sum of rows, softmax, matrix times vector): the threads of a group share each
                row, adjacent threads on adjacent elements; all reductions of a row and its output loop use the same
                number of threads
   transpose    an operand whose contiguous loop is not that of the stores: tiles through local memory
   columns      a reduction across memory: threads along the contiguous output loop; where these are few, several share
-               each reduction
-  elementwise  vectors along the contiguous loop, a work-group of adjacent ones"""
+               each reduction"""
 
 from __future__ import annotations
 
@@ -31,7 +30,10 @@ from tilewright.kernel.templates.group_builder import (
     tile_groups,
     warp_threads,
 )
+from tilewright.kernel.templates.group_elements import fill_groups
 from tilewright.kernel.templates.measured_groups import (
+    CLOCKS_PER_LOAD,
+    CLOCKS_PER_PARTIAL,
     GROUP_THREADS,
     MAX_PADDED,
     ROWS_PER_THREAD,
@@ -50,7 +52,8 @@ def match_rows(view: KernelView) -> bool | None:
 
 def row_plans(view: KernelView, found: bool) -> tuple[Plan, ...]:
     reason = "a reduction along memory: the threads of a work-group share each row, adjacent ones adjacent elements"
-    return (Plan("shared rows", reason, partial(tile_groups, view, share_rows)),)
+    # No opts: threads cannot share such a row, and there must be threads.
+    return (Plan("shared rows", reason, lambda: tile_groups(view, share_rows) or None),)
 
 
 def match_crossing(view: KernelView) -> tuple[UOp, UOp] | None:
@@ -77,11 +80,6 @@ def reduce_columns(builder: GroupOptBuilder) -> None:
         load_short_rows(builder)
         share_columns(builder)
     fill_groups(builder)
-
-
-def elementwise_plans(view: KernelView, found: bool) -> tuple[Plan, ...]:
-    reason = "vectors along the contiguous loop, a work-group of adjacent ones"
-    return (Plan("vectors", reason, partial(tile_groups, view, fill_groups)),)
 
 
 # ---------------------------------------------------------------- transposition
@@ -114,42 +112,6 @@ def is_crossed(view: KernelView, load: UOp) -> bool:
     """Whether adjacent threads read elements that are not adjacent."""
     threads = [axis for axis in view.of_kind(AxisType.LOCAL) if any(stride(store, axis) == 1 for store in view.stores)]
     return any(stride(load, axis) not in (0, 1) for axis in threads)
-
-
-# ---------------------------------------------------------------- elementwise
-
-
-def fill_groups(builder: GroupOptBuilder) -> None:
-    """Vectors along the contiguous loop, then threads, until the work-group has GROUP_THREADS."""
-    view = builder.view
-    loops = sorted(output_loops(view), key=lambda axis: step_of(axis, view.stores))
-    if not loops:
-        return
-    first: UOp | None = loops[0]
-    assert first is not None
-    steps = [stride(access, first) for access in view.accesses]
-    if all(step in (0, 1) for step in steps) and not view.reduces and is_counted(first):
-        # An element that is the same for the whole vector, such as the index of a row, is not loaded as one.
-        widest = max(access.dtype.itemsize for access, step in zip(view.accesses, steps, strict=True) if step)
-        amount = math.gcd(size_of(first), max(1, builder.target.vector_bytes // widest))
-        first = builder.split(OptOps.UPCAST, first, amount)
-    for axis in (first, *loops[1:]):
-        if axis is not None and axis in builder.view.axes:
-            add_threads(builder, axis)
-
-
-def add_threads(builder: GroupOptBuilder, axis: UOp) -> None:
-    """Gives iterations of a loop to threads, until the work-group has GROUP_THREADS."""
-    most = min(builder.room, GROUP_THREADS // max(1, count_threads(builder.view.sink)))
-    if most <= 1:
-        return
-    if (
-        is_counted(axis)
-        and size_of(axis) > 2 * most
-        and divisor(size_of(axis), most) < min(most, warp_threads(builder.target))
-    ):
-        axis = builder.fill_up(axis, most if size_of(axis) >= 64 * most else min(most, 64))
-    builder.split(OptOps.LOCAL, axis, part_of(axis, most))
 
 
 # ---------------------------------------------------------------- reductions along memory
@@ -187,11 +149,12 @@ def has_rows(view: KernelView) -> bool:
 
 
 def is_window(view: KernelView, axis: UOp) -> bool:
-    """Whether an output loop shifts the elements that are read along the axis by one: adjacent threads along that
-    output loop read adjacent elements."""
+    """Whether an output loop shifts the elements that are read along the axis by no more than its length: adjacent
+    threads along that output loop read all elements of the cache lines that they touch."""
     along = large_accesses([access for access in view.loads if stride(access, axis) == 1])
     loops = [loop for loop in output_loops(view) if size_of(loop) >= warp_threads(view.target)]
-    return bool(along) and all(any(stride(access, loop) == 1 for loop in loops) for access in along)
+    shifts = range(1, size_of(axis) + 1)
+    return bool(along) and all(any(stride(access, loop) in shifts for loop in loops) for access in along)
 
 
 def keep_short_rows(builder: GroupOptBuilder) -> bool:
@@ -343,23 +306,50 @@ def add_rows(builder: GroupOptBuilder) -> None:
 
 
 def share_columns(builder: GroupOptBuilder) -> None:
-    """Threads along the contiguous output loop; where there are too few of them, several share each reduction."""
-    view = builder.view
+    """Threads along the contiguous output loop; where there are too few of them, several share each reduction. Where a
+    reduction needs the result of another, as the index of a maximum does, or results are stored for each element, as by
+    a softmax, the same number share all of these loops."""
+    view, target = builder.view, builder.target
+    nodes = main_reductions(view)
     loops = sorted(output_loops(view), key=lambda axis: step_of(axis, view.accesses))
-    count = math.prod(size_of(loop) for loop in loops)
-    wanted = builder.target.cores * builder.target.threads_per_core
-    sharing = min(32, max(1, wanted // max(count, 1)), builder.target.max_group_size)
-    axes = [axis for node in view.reduces for axis in node.src[1:] if axis.arg.kind is AxisType.REDUCE]
-    if sharing < 2 or len(view.reduces) != 1 or not axes:
+    inner = [loop for loop in loops if not all(loop in node.ranges for node in nodes)]
+    outer = [loop for loop in loops if loop not in inner]
+    sharing = target.cores * target.threads_per_core // max(math.prod(map(size_of, outer)), 1)
+    shared = [shared_axis(node) for node in nodes]
+    axes = list(dict.fromkeys(axis for axis in shared if axis is not None))
+    if sharing < 2 or None in shared or (inner and loops[0] in inner):
         return
-    longest = max(axes, key=size_of)
-    if loops:
-        builder.split(OptOps.LOCAL, loops[0], part_of(loops[0], 32))
-    if longest in builder.view.axes and is_uniform(longest):
-        amount = min(sharing, builder.room)
-        if is_counted(longest) and 2 * divisor(size_of(longest), amount) < amount and size_of(longest) >= 4 * amount:
-            longest = builder.fill_up(longest, amount)
-        builder.split(OptOps.GROUP, longest, part_of(longest, amount))
+    if outer:
+        add_columns(builder, outer[0])
+    amount = threads_for_columns(max(map(size_of, axes)), min(sharing, builder.room))
+    if all(map(is_counted, axes)):
+        common = divisor(math.gcd(*map(size_of, axes)), amount)
+        amount = common if MAX_PADDED * common >= amount else amount
+    for axis in axes:
+        builder.split(OptOps.GROUP, builder.fill_up(axis, amount), amount)
+    for axis in sorted(inner, key=size_of)[-1:]:
+        builder.split(OptOps.LOCAL, builder.fill_up(axis, amount), amount)
+
+
+def shared_axis(reduce: UOp) -> UOp | None:
+    """The longest loop of a reduction that threads can share."""
+    axes = [axis for axis in reduce.src[1:] if axis.arg.kind is AxisType.REDUCE and is_uniform(axis)]
+    return max(axes, key=size_of, default=None)
+
+
+def add_columns(builder: GroupOptBuilder, axis: UOp) -> None:
+    """A warp of threads along the contiguous output loop, which is padded where few divide it."""
+    warp = warp_threads(builder.target)
+    if is_counted(axis) and size_of(axis) > 2 * warp and 2 * divisor(size_of(axis), warp) < warp:
+        axis = builder.fill_up(axis, warp)
+    builder.split(OptOps.LOCAL, axis, part_of(axis, warp))
+
+
+def threads_for_columns(size: int, most: int) -> int:
+    """How many threads share a reduction of `size` iterations: a power of two. Each loads its part, and then one thread
+    combines the results of all."""
+    amounts = [1 << power for power in range(min(size, most).bit_length())]
+    return min(amounts, key=lambda amount: -(-size // amount) * CLOCKS_PER_LOAD + amount * CLOCKS_PER_PARTIAL)
 
 
 ROWS = Template("rows", "a reduction along memory", match_rows, row_plans)
@@ -367,4 +357,3 @@ TRANSPOSE = Template(
     "transpose", "one loop is contiguous in the stores, another in the loads", match_crossing, transpose_plans
 )
 COLUMNS = Template("columns", "a reduction across memory, and a short one", match_columns, column_plans)
-ELEMENTWISE = Template("elementwise", "any other kernel", lambda view: True, elementwise_plans)

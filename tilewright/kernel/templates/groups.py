@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from tilewright.kernel.templates.group_memory import COLUMNS, ELEMENTWISE, ROWS, TRANSPOSE
+from tilewright.kernel.templates.group_elements import ELEMENTWISE
+from tilewright.kernel.templates.group_memory import COLUMNS, ROWS, TRANSPOSE
 from tilewright.kernel.templates.group_products import CONTRACTION
 from tilewright.kernel.templates.scatter import SCATTER
 from tilewright.kernel.templates.template import Template

@@ -20,6 +20,9 @@ SHORT_ROW = 16
 ROWS_PER_THREAD = 4
 # The largest ratio of a row's padded length to its length.
 MAX_PADDED = 1.25
+# Clocks of an iteration of a reduction across memory, whose load overlaps with those of others; and of one thread to
+# combine the result of another in local memory.
+CLOCKS_PER_LOAD, CLOCKS_PER_PARTIAL = 100, 10
 # An operand with this many times fewer accesses than the largest counts as small.
 SMALL_OPERAND = 16
 

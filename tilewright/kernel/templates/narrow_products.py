@@ -19,7 +19,7 @@ from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.contraction import Contraction, Operand, count, match_contraction
 from tilewright.kernel.axes import KernelView, stride
 from tilewright.kernel.templates.group_builder import GroupOptBuilder, warp_threads
-from tilewright.kernel.templates.group_memory import add_threads, fill_groups
+from tilewright.kernel.templates.group_elements import add_threads, fill_groups
 from tilewright.kernel.templates.measured_groups import GROUP_THREADS
 
 # The most rows of such a product; the most accumulators and the most columns of a thread.
@@ -41,13 +41,14 @@ MAX_LINES = 4
 
 class NarrowProduct(NamedTuple):
     """`fast` is the loop of the columns along which adjacent threads store adjacent elements; a load of a warp along it
-    touches `lines` lines. A thread has `tile` columns."""
+    touches `lines` lines. A thread has `tile` columns along the loop `along`, which is padded to whole tiles."""
 
     contraction: Contraction
     few: Operand
     many: Operand
     fast: UOp
     lines: int
+    along: UOp
     tile: int
 
     def clocks(self, target: Target) -> float:
@@ -55,15 +56,47 @@ class NarrowProduct(NamedTuple):
         includes its mask, address and conversion."""
         contraction = self.contraction
         products = count(contraction.batch) * contraction.rows * contraction.columns * contraction.length
-        rows = count(self.few.loops)
-        loads = (rows + self.tile * self.lines) / (rows * self.tile)
-        per_product = loads / _LOADS_PER_CLOCK + 1 / target.products_per_clock
+        per_product = self.loads(1.0) / _LOADS_PER_CLOCK + 1 / target.products_per_clock
         return products * per_product / (warp_threads(target) * target.cores)
+
+    def loads(self, loaded: float) -> float:
+        """Loads for a product, where this fraction of the tile's elements is loaded."""
+        padding = -(-size_of(self.along) // self.tile) * self.tile / size_of(self.along)
+        rows = count(self.few.loops)
+        return padding * (rows + self.tile * loaded * self.lines) / (rows * self.tile)
+
+    def loaded(self) -> float:
+        """The fraction of the tile's elements that are loaded: windows that overlap along an unrolled loop share them.
+        Those of a padded loop are masked each on its own."""
+        if size_of(self.along) % self.tile:
+            return 1.0
+        for axis in unrolled_axes(self.contraction):
+            shifts = {_shift(load, self.along, axis) for load in self.many.loads}
+            shift = shifts.pop() if len(shifts) == 1 else None
+            if shift is not None and 0 < shift < size_of(axis):
+                return ((self.tile - 1) * shift + size_of(axis)) / (self.tile * size_of(axis))
+        return 1.0
+
+
+def _shift(load: UOp, loop: UOp, axis: UOp) -> int | None:
+    """By how many iterations of `axis` an iteration of `loop` moves a load, if by a whole number."""
+    by, step = stride(load, loop), stride(load, axis)
+    return by // step if by and step and by % step == 0 else None
+
+
+def unrolled_axes(contraction: Contraction) -> list[UOp]:
+    """The shortest summed loops, of up to MAX_UNROLLED iterations together."""
+    found, left = [], MAX_UNROLLED
+    for axis in sorted(contraction.summed, key=lambda axis: (size_of(axis), axis.arg.id)):
+        if size_of(axis) <= left:
+            found.append(axis)
+            left //= size_of(axis)
+    return found
 
 
 def match_narrow_product(view: KernelView) -> NarrowProduct | None:
     for dtype in (dtypes.float32, dtypes.bfloat16, dtypes.float16):
-        contraction = match_contraction(view, dtype, dtypes.float32)
+        contraction = match_contraction(view, dtype, dtypes.float32, may_lack_rows=True)
         if not isinstance(contraction, str):
             return find_narrow_product(view, contraction)
     return None
@@ -71,7 +104,7 @@ def match_narrow_product(view: KernelView) -> NarrowProduct | None:
 
 def find_narrow_product(view: KernelView, contraction: Contraction) -> NarrowProduct | None:
     few, many = sorted((contraction.left, contraction.right), key=lambda operand: count(operand.loops))
-    if count(few.loops) > MAX_ROWS:
+    if count(few.loops) > MAX_ROWS or not (few.loops or has_windows(many, contraction)):
         return None
     # A thread stores its rows as vectors where they are adjacent, and the columns may be apart.
     stores = [store for store in view.stores if not _has_vectors(store, few)]
@@ -81,10 +114,28 @@ def find_narrow_product(view: KernelView, contraction: Contraction) -> NarrowPro
         return None
     lines = -(-_step_bytes(many, fast) // _THREAD_BYTES)
     threads = count(contraction.batch) * count(many.loops) // (view.target.cores * MIN_THREADS_PER_CORE)
-    tile = min(threads, MAX_COLUMNS, MAX_ACCUMULATORS // count(few.loops))
-    if lines > MAX_LINES or not tile:
+    most = min(threads, MAX_COLUMNS, MAX_ACCUMULATORS // count(few.loops))
+    if lines > MAX_LINES or not most:
         return None
-    return NarrowProduct(contraction, few, many, fast, lines, 1 << (tile.bit_length() - 1))
+    along = [loop for loop in many.loops if loop is not fast or size_of(fast) >= 2 * GROUP_THREADS * most]
+    tiles = range(1, most + 1)
+    plans = [NarrowProduct(contraction, few, many, fast, lines, loop, tile) for loop in along for tile in tiles]
+    if not plans:
+        return NarrowProduct(contraction, few, many, fast, lines, fast, 1)
+    # Of equal ones columns along the innermost loop, the fast one apart: their windows overlap.
+    order = sorted(along, key=lambda loop: (loop is not fast, loop.arg.id), reverse=True)
+    return min(plans, key=lambda plan: (plan.loads(plan.loaded()), order.index(plan.along)))
+
+
+def has_windows(many: Operand, contraction: Contraction) -> bool:
+    """Whether the columns are windows that overlap: a step of a loop of the columns is shorter than a summed loop. A
+    product of one row and columns that share nothing, as a vector times a matrix, is a reduction."""
+    for load in many.loads:
+        summed = {axis: abs(stride(load, axis) or 0) for axis in contraction.summed}
+        own = [abs(stride(load, loop) or 0) for loop in many.loops]
+        if any(0 < step <= shift < step * size_of(axis) for axis, step in summed.items() for shift in own):
+            return True
+    return False
 
 
 def _step_bytes(operand: Operand, loop: UOp) -> int:
@@ -100,23 +151,20 @@ def _has_vectors(store: UOp, few: Operand) -> bool:
 
 
 def tile_narrow_product(builder: GroupOptBuilder, product: NarrowProduct) -> None:
-    """All rows in registers, and a few columns: of another loop than the fast one where it can be divided, so that
-    windows along it overlap; otherwise as far apart as the work-group has threads."""
+    """All rows in registers, and a few columns: of another loop than the fast one, so that windows along it overlap;
+    where there is none, as far apart as the work-group has threads."""
     fast = product.fast
     for axis in product.few.loops:
         builder.split(OptOps.UPCAST, axis, size_of(axis))
-    left = MAX_UNROLLED
-    for axis in sorted(product.contraction.summed, key=lambda axis: (size_of(axis), axis.arg.id)):
-        if size_of(axis) <= left and axis in builder.view.axes:
-            builder.split(OptOps.UNROLL, axis, size_of(axis))
-            left //= size_of(axis)
-    slow = [axis for axis in product.many.loops if axis is not fast and size_of(axis) % product.tile == 0]
-    if slow:
-        builder.split(OptOps.UPCAST, max(slow, key=lambda axis: axis.arg.id), product.tile)
-    elif size_of(fast) >= 2 * GROUP_THREADS * product.tile:
-        rest = builder.split(OptOps.LOCAL, builder.fill_up(fast, GROUP_THREADS * product.tile), GROUP_THREADS)
+    for axis in unrolled_axes(product.contraction):
+        builder.split(OptOps.UNROLL, axis, size_of(axis))
+    along, tile = product.along, product.tile
+    if along is not fast:
+        builder.split(OptOps.UPCAST, builder.fill_up(along, tile), tile)
+    elif tile > 1:
+        rest = builder.split(OptOps.LOCAL, builder.fill_up(fast, GROUP_THREADS * tile), GROUP_THREADS)
         if rest is not None:
-            builder.split(OptOps.UPCAST, rest, math.gcd(size_of(rest), product.tile))
+            builder.split(OptOps.UPCAST, rest, math.gcd(size_of(rest), tile))
     if fast in builder.view.axes:
         add_threads(builder, fast)
     fill_groups(builder)
