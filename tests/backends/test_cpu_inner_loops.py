@@ -35,14 +35,20 @@ def inner_loops(text: str) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize(("instruction_set", "name"), LOOPS)
-@pytest.mark.parametrize("strides", [(512, 1, 512, 1), (512, 1, 1, 512)], ids=["plain", "right transposed"])
-def test_the_inner_loop_of_a_product(instruction_set: str, name: str, strides: tuple[int, int, int, int]) -> None:
+@pytest.mark.parametrize("is_transposed", [False, True], ids=["plain", "right transposed"])
+@pytest.mark.parametrize("sizes", [(512, 512, 512), (1000, 777, 333), (300, 1024, 100)], ids=str)
+def test_the_inner_loop_of_a_product(
+    instruction_set: str, name: str, sizes: tuple[int, int, int], is_transposed: bool
+) -> None:
     processor = Processor(instruction_set, frozenset(_FLAGS[instruction_set][name].split()), name)
     width, registers = processor.vector()
     facts = {"vector_bytes": width, "vector_registers": registers, "cores": 2, "core_cache_bytes": 1 << 20}
+    facts |= {"has_lane_operands": processor.has_lane_operands(), "masked_itemsizes": processor.masked_itemsizes()}
     # The flags of denormals are those of the machine that compiles, which is not the one compiled for.
     target = replace(cpu_target(), flush_denormals=0, **facts)
-    kernel = matrices(512, 512, 512, strides).replace(arg=KernelInfo("product"))
+    rows, depth, columns = sizes
+    strides = (1, depth) if is_transposed else (columns, 1)
+    kernel = matrices(rows, depth, columns, (depth, 1, *strides)).replace(arg=KernelInfo("product"))
     text = assembly_for(instruction_set, name, render(lower(optimise(kernel, target), target), KERNEL_SYMBOL))
     loop = max(inner_loops(text), key=lambda lines: len(re.findall(FUSED, "\n".join(lines))))
     fused = [line for line in loop if re.match(FUSED, line)]
@@ -50,3 +56,4 @@ def test_the_inner_loop_of_a_product(instruction_set: str, name: str, strides: t
     assert len(fused) >= LOOPS[instruction_set, name] * len(loop)
     spilled = [line for line in loop if re.search(r"\[sp\b|\(%rsp\)", line)]
     assert not spilled, "sums do not stay in their registers"
+    assert not re.search(r"\tld1r\t", "\n".join(loop)), "a load that broadcasts takes a unit that multiplies"

@@ -47,9 +47,30 @@ def test_what_fits_or_never_fits_stays_as_it_is(free: int) -> None:
     assert ordered(lines, updates, 16, free) == lines
 
 
+def test_loads_that_no_updates_share_stay_as_they_are() -> None:
+    """A sum of a stream has prefetches and loads in the order of addresses."""
+    lines = [f"  %x{at} = load <4 x float>, ptr %q{at}, align 4" for at in range(16)]
+    lines += [f"  %s{at} = fadd <4 x float> %old, %x{at}" for at in range(16)]
+    assert ordered(lines, [f"%s{at}" for at in range(16)], 16, 8) == lines
+
+
 def test_loads_do_not_pass_stores() -> None:
     lines, updates = loop()
     with_store = [*lines[:3], "  store float %a0, ptr %p, align 4", *lines[3:]]
     assert ordered(with_store, updates, 16, 8) == with_store
     with_prefetch = [*lines, "  call void @llvm.prefetch.p0(ptr %p, i32 0, i32 3, i32 1)"]
     assert ordered(with_prefetch, updates, 16, 8)[-1] == with_prefetch[-1]
+
+
+def test_what_is_loaded_again_from_one_address_counts_once() -> None:
+    """Windows that overlap: each of 18 neighbours is used by three sums, and LLVM loads it once."""
+    lines = ["  %w = load <4 x float>, ptr %p, align 4"]
+    updates = []
+    for term in range(3):
+        for at in range(16):
+            lines.append(f"  %x{term}_{at} = load float, ptr %q{at + term}, align 4")
+            lines.append(f"  %s{term}_{at} = fadd <4 x float> %w, %x{term}_{at}")
+            updates.append(f"%s{term}_{at}")
+    together, at_a_time = Body(lines, updates, 16).registers()
+    assert together == 1 + 18
+    assert at_a_time > 14  # all but the first and last few, from the first term to the last

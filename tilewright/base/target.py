@@ -186,6 +186,7 @@ class Target:
     # The distance in bytes at which a kernel prefetches a stream; 0 where the hardware prefetcher suffices.
     prefetch_bytes: int = 4096
     prefetched_streams: int = 64  # the most streams of a loop for which such prefetches gain
+    has_lane_operands: bool = False  # whether a product takes one lane of a vector for all lanes of the other
     masked_itemsizes: tuple[int, ...] = ()  # element sizes for which there are masked vector loads and stores
     read_streams: int = 8  # rows at a large stride that a core reads at a time; half as many reach the full bandwidth
     native: frozenset[DType] = ALL_DTYPES

@@ -81,6 +81,7 @@ def cpu_target(compiler: str = LLVM, arch: str = "", facts: str = "", flush: int
         # The C text keeps panels on the stack.
         max_local_bytes=local_bytes,
         **memory_facts(facts),
+        has_lane_operands=compiler == LLVM and compiled_for.has_lane_operands(),
         masked_itemsizes=compiled_for.masked_itemsizes() if compiler == LLVM else (),
         native=ALL_DTYPES - SMALL_FLOATS,
         native_casts=frozenset({dtypes.float16}) if compiler == LLVM and compiled_for.has_half_casts() else frozenset(),

@@ -61,6 +61,10 @@ class Processor(NamedTuple):
         """Whether one instruction gives the larger of two floats, and NaN where one of them is NaN."""
         return self.instruction_set == "aarch64"
 
+    def has_lane_operands(self) -> bool:
+        """Whether an instruction multiplies a vector by one lane of another."""
+        return self.instruction_set == "aarch64"
+
     def dot_products(self) -> tuple[DotProduct, ...]:
         """The dot-product instructions, for registers as wide as `vector` says."""
         if self.instruction_set == "aarch64":

@@ -70,10 +70,10 @@ class Emitter(Instructions):
         self._chunks[-1].append(f"  {name} = {text}")
         return name
 
-    def fence(self, dtype: DType, lanes: int, vector: str) -> str:
-        """The same vector behind an arithmetic fence, through which LLVM does not optimise. No machine instruction."""
+    def fence(self, dtype: DType, lanes: int, value: str, depth: int | None = None) -> str:
+        """The same value behind an arithmetic fence, through which LLVM does not optimise. No machine instruction."""
         kind = value_type(dtype, lanes)
-        return self.assign(self.call(f"llvm.arithmetic.fence.{overload(dtype, lanes)}", kind, (kind, vector)))
+        return self.emit(self.call(f"llvm.arithmetic.fence.{overload(dtype, lanes)}", kind, (kind, value)), depth).name
 
     def hidden(self, kind: str, counter: str) -> str:
         """The same integer, for which LLVM does not find a recurrence in a loop. No machine instruction."""

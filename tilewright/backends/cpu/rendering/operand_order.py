@@ -6,6 +6,7 @@ not fit the registers beside the accumulators, it moves accumulators around inst
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 
@@ -39,16 +40,26 @@ class Body:
         return [*(self.lines[name] for name in (*order, *rest)), *self.others]
 
     def registers(self) -> tuple[int, int]:
-        """Registers of the operands: of all at once, and the most that updates in order need at a time."""
-        first: dict[str, int] = {}
-        last: dict[str, int] = {}
-        for number, update in enumerate(self.updates):
-            for load in self._loads_of(update):
-                first.setdefault(load, number)
-                last[load] = number
-        sizes = {load: self._size(load) for load in first}
-        peak = [sum(size for load, size in sizes.items() if first[load] <= n <= last[load]) for n in set(last.values())]
+        """Registers of the operands: of all at once, and the most that updates in order need at a time. LLVM loads once
+        what is loaded from one address again."""
+        uses = self._uses
+        sizes = {load: self._size(load) for load in uses}
+        ends = {numbers[-1] for numbers in uses.values()}
+        peak = [sum(size for load, size in sizes.items() if uses[load][0] <= n <= uses[load][-1]) for n in ends]
         return sum(sizes.values()), max(peak, default=0)
+
+    def is_shared(self) -> bool:
+        """Whether several updates need one load. Elsewhere each is loaded for one update, and in any order."""
+        return any(len(numbers) > 1 for numbers in self._uses.values())
+
+    @functools.cached_property
+    def _uses(self) -> dict[str, list[int]]:
+        """The updates, by number, that need each load, by its text."""
+        found: dict[str, list[int]] = {}
+        for number, update in enumerate(self.updates):
+            for load in {self.lines[name].partition(" = ")[2] for name in self._loads_of(update)}:
+                found.setdefault(load, []).append(number)
+        return found
 
     def _operands(self, name: str) -> list[str]:
         """The names that an instruction reads, of those that the loop defines."""
@@ -68,7 +79,7 @@ class Body:
 
     def _size(self, load: str) -> int:
         """The vector registers of a loaded value."""
-        found = re.search(r"= load (?:<(\d+) x )?(\w+)", self.lines[load])
+        found = re.match(r"load (?:<(\d+) x )?(\w+)", load)
         if found is None or found[2] not in _BYTES:
             return 0
         return -(-int(found[1] or 1) * _BYTES[found[2]] // self.vector_bytes)
@@ -84,7 +95,7 @@ def ordered(lines: list[str], updates: Sequence[str], vector_bytes: int, free_re
     """The lines of a loop by need, where all operands at once need more registers than accumulators leave free, and
     those of one update after the other do not."""
     body = Body(lines, updates, vector_bytes)
-    if not body.is_movable:
+    if not body.is_movable or not body.is_shared():
         return lines
     together, at_a_time = body.registers()
     return body.by_need() if at_a_time <= free_registers < together else lines

@@ -47,7 +47,7 @@ class _Loop:
     label: str
     kind: str  # of the counter
     phis: list[_Phi] = field(default_factory=list)
-    updates: list[str] = field(default_factory=list)  # of accumulators, in order
+    updates: dict[str, int] = field(default_factory=dict)  # of accumulators: for each the number of its term
     # The count where it is not a constant, and the block that skips the loop where it is 0.
     count: str = ""
     skipped_from: str = ""
@@ -158,7 +158,7 @@ class Renderer:
     def _close_loop(self, limit: str = "") -> None:
         emitter, loop = self.emitter, self.loops.pop()
         label, counter = loop.label, f"%{loop.label}.i"
-        if 0 < len(loop.updates) == len(loop.phis):  # with several terms in an iteration the loop takes longer
+        if loop.updates:
             self._order_operands(loop)
         emitter.close_loop()
         emitter.line(f"  br label %{label}.end")
@@ -179,10 +179,11 @@ class Renderer:
             self.values[acc][coordinates] = emitter.here(last)
 
     def _order_operands(self, loop: _Loop) -> None:
-        target = self.program.target
+        """One term after the other, each for all accumulators: the terms of one accumulator wait for one another."""
+        target, updates = self.program.target, sorted(loop.updates, key=lambda update: loop.updates[update])
         sizes = [max(self.facts.lanes(acc), 1) * acc.dtype.itemsize for acc, *_ in loop.phis]
         free = target.vector_registers - sum(-(-size // target.vector_bytes) for size in sizes)
-        self.emitter.reorder_body(lambda lines: ordered(lines, loop.updates, target.vector_bytes, free))
+        self.emitter.reorder_body(lambda lines: ordered(lines, updates, target.vector_bytes, free))
 
     # ------------------------------------------------------------ nodes
 
@@ -242,7 +243,7 @@ class Renderer:
         unrolled = [a for a in facts.axes(value) if a not in facts.axes(acc)]
         is_masked = value.op is Ops.WHERE and value.src[2] is acc.src[0]
         for coordinates, at in self.values.elements(acc):
-            for step in itertools.product(*(range(size_of(a)) for a in unrolled)):
+            for term, step in enumerate(itertools.product(*(range(size_of(a)) for a in unrolled))):
                 element = {**at, **dict(zip(unrolled, step, strict=True))}
                 if is_masked and holds_at(value.src[0], element) is False:
                     continue
@@ -250,7 +251,7 @@ class Renderer:
                 text = emitter.binary(node.arg, acc.dtype, lanes, sums[coordinates].name, operand)
                 sums[coordinates] = emitter.emit(text)
                 if self.loops:
-                    self.loops[-1].updates.append(sums[coordinates].name)
+                    self.loops[-1].updates[sums[coordinates].name] = term
 
     def _emit_combine(self, node: UOp) -> None:
         """The accumulator's elements along the folded axes, combined into one."""

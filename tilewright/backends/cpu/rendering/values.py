@@ -84,8 +84,12 @@ class Values(dict[UOp, dict[Coordinates, Element]]):
         key = (element.name, lanes)
         made = self.emitter.reused.get(key)
         if made is None:
-            one, many = scalar_type(node.dtype), value_type(node.dtype, lanes)
-            first = self.emitter.emit(f"insertelement {many} poison, {one} {element.name}, i64 0", element.depth)
+            one, many, name = scalar_type(node.dtype), value_type(node.dtype, lanes), element.name
+            if self.target.has_lane_operands and node.op is Ops.LOAD and node.dtype in _FENCED:
+                # A load that broadcasts, which LLVM would use for an address that another load increments, takes one of
+                # the units that multiply. A scalar load takes none, and products use it as a lane.
+                name = self.emitter.fence(node.dtype, 0, name, element.depth)
+            first = self.emitter.emit(f"insertelement {many} poison, {one} {name}, i64 0", element.depth)
             text = f"shufflevector {many} {first.name}, {many} poison, <{lanes} x i32> zeroinitializer"
             made = self.emitter.once(key, text, element.depth)
         return made

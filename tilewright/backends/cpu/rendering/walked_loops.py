@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from tilewright.codegen.tiles import tile_part
 from tilewright.graph.affine import affine
-from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp, memory_of
 
@@ -44,11 +44,6 @@ def _is_walked(axis: UOp, body: list[UOp]) -> bool:
     indices = [node for node in body if node.op is Ops.INDEX]
     is_contracting = any(node.op in (Ops.ACCUMULATE, Ops.DOT) for node in body)
     if not is_contracting and all(memory_of(index).op is Ops.PARAM for index in indices):
-        return False
-    # With several terms in an iteration, LLVM's own form of the addresses is a tenth faster on a Neoverse N1, but for
-    # windows that overlap, whose tile and terms are unrolled along one axis.
-    unrolled = [sum(loop.arg.kind is AxisType.UNROLL for loop in index.src[1].ranges) for index in indices]
-    if max(unrolled, default=0) == 1:
         return False
     bases = [(memory_of(index), base) for index in indices if (base := base_of(index)) is not None]
     walked = {(memory, base) for memory, base in bases if axis in base.ranges}
