@@ -16,14 +16,14 @@ from tilewright.base.dtype import DType
 from tilewright.base.target import Target, TensorCore
 from tilewright.codegen.pipeline import lower
 from tilewright.graph.interpreter.evaluate import cast_array, numpy_dtype
-from tilewright.graph.ops import Ops
+from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.simplify import simplify
 from tilewright.graph.spec import Op
-from tilewright.graph.uop import UOp
+from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.verification.verify import verify_kernel, verify_program
-from tilewright.graph.walk import toposort
-from tilewright.kernel.axes import view_kernel
+from tilewright.graph.walk import size_of, toposort
+from tilewright.kernel.axes import stride, view_kernel
 from tilewright.kernel.optimise import optimise, prepare_kernel, to_launch_axes
 from tilewright.kernel.templates.choose import choose_opts
 from tilewright.kernel.transforms.tensor_core import apply_tensor_core, check_tensor_core
@@ -172,9 +172,35 @@ def test_few_rows_take_tiles_that_compute_little_beside_the_bytes() -> None:
 def test_threads_and_elements_cover_a_tile_once() -> None:
     for rows, columns in ((128, 256), (64, 64)):
         core = warp_group_core(BF16, rows, columns)
-        for axes, size in ((core.row_axes, rows), (core.column_axes, columns)):
-            numbers = [0]
-            for axis in axes:
-                numbers = [number + axis.step * index for number in numbers for index in range(axis.size)]
-            assert sorted(numbers) == list(range(size))
+        for each in (core, thread_core(rows, columns)):
+            other = each.unaligned
+            assert other.threads == each.threads
+            layouts = [(way.row_axes, rows) for way in (each, other)] + [
+                (way.column_axes, columns) for way in (each, other)
+            ]
+            for axes, size in layouts:
+                numbers = [0]
+                for axis in axes:
+                    numbers = [number + axis.step * index for number in numbers for index in range(axis.size)]
+                assert sorted(numbers) == list(range(size))
         assert [axis.thread for axis in core.thread_axes] == ([128] if rows > 64 else []) + [32, 4, 1]
+
+
+@pytest.mark.parametrize("core", [thread_core(64, 64), part_core(64, 64), CORE], ids=lambda core: core.name)
+@pytest.mark.parametrize("columns", [72, 75, 74, 76])
+def test_adjacent_threads_store_what_no_vector_does(core: TensorCore, columns: int) -> None:
+    """Rows of 75 numbers begin anywhere: one thread that stored neighbours one by one would write a part of a line of
+    the cache at a time."""
+    sink = kernel_of(empty(70, 20, dtype=core.operand) @ empty(20, columns, dtype=core.operand))
+    target = replace(python_target(), tensor_cores=(core,))
+    view = view_kernel(sink, target)
+    made = view_kernel(apply_tensor_core(view, view.reduces[-1].src[1], core.name), target)
+    (store,) = [each for each in made.stores if memory_of(each).op is Ops.PARAM]
+    own = max((size_of(axis) for axis in made.of_kind(AxisType.UPCAST) if stride(store, axis) == 1), default=1)
+    threads = {step: size_of(axis) for axis in made.of_kind(AxisType.LOCAL) if (step := stride(store, axis))}
+    if columns * core.operand.itemsize % 16 == 0:
+        assert own >= 4
+        assert threads[own] >= 4
+    else:
+        assert own == 1
+        assert threads[1] == 32

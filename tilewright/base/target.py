@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.base.records import NamedTuple, record
+from tilewright.base.records import NamedTuple, record, replace
 
 ALL_DTYPES = frozenset(dtypes.all)
 # Ops that every instruction set has; others are decomposed unless the target names them.
@@ -89,8 +89,8 @@ class TensorCore:
     column_axes: tuple[CoreAxis, ...]
     transposes: bool
     operations_per_clock: float = 256.0  # additions and multiplications of a multiprocessor
-    # As `column_axes`, for results whose rows are not aligned: they are stored in narrower vectors.
-    unaligned_column_axes: tuple[CoreAxis, ...] = ()
+    # As `row_axes` and `column_axes`, for results whose rows begin anywhere: adjacent threads have adjacent columns.
+    unaligned_axes: tuple[tuple[CoreAxis, ...], tuple[CoreAxis, ...]] | None = None
     is_bulk: bool = True  # multiplies operands that the copy engine fetches from memory
     staged_line_bytes: int | None = None
     part: DType | None = None
@@ -100,6 +100,20 @@ class TensorCore:
     def multiplied(self) -> DType:
         """The dtype of operands in local memory."""
         return self.part or self.operand
+
+    @property
+    def unaligned(self) -> TensorCore:
+        """The core for results whose rows begin anywhere."""
+        if self.unaligned_axes is None:
+            return self
+        rows, columns = self.unaligned_axes
+        return replace(self, row_axes=rows, column_axes=columns, unaligned_axes=None)
+
+    @property
+    def multiplies_by_threads(self) -> bool:
+        """Whether each thread multiplies elements by itself: any number of steps, of lines along an operand's own
+        axis."""
+        return self.staged_line_bytes == 0
 
     @property
     def wants_vectors(self) -> bool:
@@ -112,7 +126,7 @@ class TensorCore:
         return math.prod(axis.size for axis in self.thread_axes)
 
     def thread_number(self, part: CoreAxis) -> int:
-        """The position of an axis among those that number threads, in either layout of the columns."""
+        """The position of an axis among those that number threads."""
         return [axis.thread for axis in self.thread_axes].index(part.thread)
 
     def layout(self, size: int, is_summed_fast: bool) -> TileLayout:

@@ -47,7 +47,8 @@ def is_warp_group_core(core: TensorCore) -> bool:
 def warp_group_core(operand: DType, rows: int, columns: int) -> TensorCore:
     """wgmma: 4 warps have 16 rows each; a thread has 8 neighbouring columns of every 32, in 2 rows 8 apart. The
     instruction leaves 2 of every 8 there: 4 threads exchange theirs (`dot_text.EXCHANGE`), so that what follows loads
-    and stores whole vectors, unless rows of the result begin anywhere."""
+    and stores whole vectors. Where rows of the result begin anywhere, a warp exchanges all its elements, so that it
+    accesses 32 adjacent columns of one row (`dot_text.SPREAD`)."""
     groups = (CoreAxis(rows // 64, 64, 128),) if rows > 64 else ()
     return TensorCore(
         f"wgmma_{operand.name}_{rows}x{columns}",
@@ -60,7 +61,10 @@ def warp_group_core(operand: DType, rows: int, columns: int) -> TensorCore:
         (CoreAxis(columns // 32, 32), CoreAxis(4, 8, 1), CoreAxis(8, 1)),
         transposes=operand.itemsize == 2,
         operations_per_clock=_GROUP_OPERATIONS / operand.itemsize,
-        unaligned_column_axes=(CoreAxis(columns // 8, 8), CoreAxis(4, 2, 1), CoreAxis(2, 1)),
+        unaligned_axes=(
+            (*groups, CoreAxis(4, 16, 32), CoreAxis(16, 1)),
+            (CoreAxis(columns // 32, 32), CoreAxis(32, 1, 1)),
+        ),
         staged_line_bytes=_LINE_BYTES,
     )
 
@@ -96,7 +100,8 @@ def warp_core(operand: DType) -> TensorCore:
 
 
 def thread_core(rows: int, columns: int) -> TensorCore:
-    """float32 without tensor cores: 16 by 16 threads, each with groups of 4 rows and 4 columns."""
+    """float32 without tensor cores: 16 by 16 threads, each with groups of 4 rows and 4 columns; where rows of the
+    result begin anywhere 8 by 32 threads, each with groups of 4 rows and every 32nd column."""
     return TensorCore(
         f"fma_float32_{rows}x{columns}",
         dtypes.float32,
@@ -108,6 +113,10 @@ def thread_core(rows: int, columns: int) -> TensorCore:
         (*_repeats(columns), CoreAxis(16, 4, 1), CoreAxis(4, 1)),
         transposes=True,
         operations_per_clock=_THREAD_OPERATIONS,
+        unaligned_axes=(
+            (CoreAxis(rows // 32, 32), CoreAxis(8, 4, 32), CoreAxis(4, 1)),
+            (CoreAxis(columns // 32, 32), CoreAxis(32, 1, 1)),
+        ),
         is_bulk=False,
         staged_line_bytes=0,
     )

@@ -119,11 +119,10 @@ class DotRenderer(CStyleRenderer):
         self.text(dot_text.multiply(self.plan))
         row_form, column_form = (affine(number).terms for number in node.src[4:])
         self.emitter.values[node] = {}
-        wide = dot_text.is_exchanged(node.src[5])
         for coordinates, at in self.emitter.elements(node):
             row = sum(step * at[axis] for axis, step in row_form.items() if axis.arg.kind is AxisType.UPCAST)
             column = sum(step * at[axis] for axis, step in column_form.items() if axis.arg.kind is AxisType.UPCAST)
-            self.emitter.values[node][coordinates] = Expression(f"acc[{dot_text.register(row, column, wide)}]")
+            self.emitter.values[node][coordinates] = Expression(f"acc[{dot_text.register(row, column, node.src[5])}]")
 
 
 def render_program(program: Program, is_restricted: bool = True) -> str:

@@ -7,11 +7,12 @@ import math
 
 from tilewright.backends.cuda.cores import is_warp_group_core
 from tilewright.backends.cuda.tensor_map import TensorMap
-from tilewright.base.records import record
+from tilewright.base.dtype import dtypes
+from tilewright.base.records import record, replace
 from tilewright.base.target import TensorCore
 from tilewright.codegen.c_style.launch import Launch
 from tilewright.graph.affine import affine
-from tilewright.graph.ops import Ops
+from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
@@ -21,6 +22,10 @@ LINE_BYTES = 128
 WARP_GROUP = 128
 # Rows that one wgmma instruction multiplies.
 GROUP_ROWS = 64
+# Threads of a warp, and the rows of an instruction that they hold. Where they exchange elements through shared memory
+# these are in lines of so many floats: 8 rows that a warp stores at a time are then in different banks.
+WARP, WARP_ROWS = 32, 16
+SPREAD_LINE = 40
 # Shared memory for barriers and for aligning the ring.
 SPARE_SHARED_BYTES = 2048
 
@@ -68,8 +73,17 @@ class DotPlan:
         return self.left.bytes + self.right.bytes
 
     @property
+    def is_spread(self) -> bool:
+        return is_spread(self.node.src[5])
+
+    @property
+    def spread_bytes(self) -> int:
+        """Of the memory through which the threads that multiply exchange elements."""
+        return spread_bytes(self.multipliers * WARP_GROUP) if self.is_spread else 0
+
+    @property
     def shared_bytes(self) -> int:
-        return self.stages * self.stage_bytes + SPARE_SHARED_BYTES
+        return self.stages * self.stage_bytes + SPARE_SHARED_BYTES + self.spread_bytes
 
     @property
     def steps(self) -> int:
@@ -79,6 +93,15 @@ class DotPlan:
     def registers(self) -> int:
         """Elements of a tile that one thread holds."""
         return self.core.columns // 2
+
+
+def is_spread(column: UOp) -> bool:
+    """Whether adjacent threads have adjacent columns."""
+    return any(step == 1 and axis.arg.kind is AxisType.LOCAL for axis, step in affine(column).terms.items())
+
+
+def spread_bytes(threads: int) -> int:
+    return threads // WARP * WARP_ROWS * SPREAD_LINE * dtypes.float32.itemsize
 
 
 def find_dot(program: Program) -> UOp | None:
@@ -99,9 +122,8 @@ def plan_dot(program: Program) -> DotPlan | None:
     right = _plan_side(node, 1, core.columns, node.arg.columns, node.arg.right, core)
     tiles = [next((a for a in program.global_ranges if a in number.ranges), None) for number in node.src[4:]]
     batch = tuple(axis for axis in program.global_ranges if axis not in tiles)
-    room = program.target.max_local_bytes - SPARE_SHARED_BYTES
-    stages = min(8, room // (left.bytes + right.bytes))
-    return DotPlan(node, core, left, right, tiles[0], tiles[1], batch, stages)
+    plan = DotPlan(node, core, left, right, tiles[0], tiles[1], batch, 0)
+    return replace(plan, stages=min(8, (program.target.max_local_bytes - plan.shared_bytes) // plan.stage_bytes))
 
 
 def _plan_side(node: UOp, number: int, tile: int, size: int, steps: tuple[int, int], core: TensorCore) -> Side:

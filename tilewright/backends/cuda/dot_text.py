@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilewright.backends.cuda.dot_plan import LINE_BYTES, DotPlan, Side
+from tilewright.backends.cuda.dot_plan import LINE_BYTES, SPREAD_LINE, WARP_ROWS, DotPlan, Side, is_spread
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.target import TensorCore
 from tilewright.graph.affine import affine
@@ -65,7 +65,7 @@ __device__ inline void barrier_wait(word barrier, word parity) {
 
 def prelude(left: Side, right: Side, plan: DotPlan) -> list[str]:
     ranks = sorted({len(side.map.sizes) for side in (left, right)})
-    exchange = [EXCHANGE] if is_exchanged(plan.node.src[5]) else []
+    exchange = exchange_helpers(plan.node.src[5])
     multiply = multiply_helper(plan.core, (left.is_summed_fast, right.is_summed_fast))
     return [SHARED_ADDRESS, DESCRIBE, BARRIER_HELPERS, *(fetch_helper(rank) for rank in ranks), multiply, *exchange]
 
@@ -91,9 +91,45 @@ template <int N> __device__ inline void gather_columns(float (&acc)[N], int thre
 }"""
 
 
-def register(row: int, column: int, is_exchanged: bool) -> int:
-    """The register of a thread's element, from the part of its row and column that does not depend on the thread."""
-    group = column // 32 * 16 + column % 8 // 2 * 4 if is_exchanged else column // 8 * 4
+# A warp passes its rows through local memory, 32 columns at a time: a thread then has one column of every 32, in all
+# rows.
+SPREAD_ALIGNMENT = 128
+SPREAD = f"""\
+template <int N> __device__ inline void spread_columns(float (&acc)[N], float* memory, int thread) {{
+  const int lane = thread % 32;
+  float* const own = memory + thread / 32 * {WARP_ROWS * SPREAD_LINE};
+  #pragma unroll
+  for (int group = 0; group < N; group += 16) {{
+    #pragma unroll
+    for (int n = 0; n < 16; n += 2) {{
+      float* const to = own + (lane / 4 + n % 4 * 4) * {SPREAD_LINE} + n / 4 * 8 + lane % 4 * 2;
+      *(float2*)to = make_float2(acc[group + n], acc[group + n + 1]);
+    }}
+    __syncwarp();
+    #pragma unroll
+    for (int n = 0; n < 16; n++) acc[group + n] = own[n * {SPREAD_LINE} + lane];
+    __syncwarp();
+  }}
+}}"""
+
+
+def exchange_helpers(column: UOp) -> list[str]:
+    return [SPREAD] if is_spread(column) else [EXCHANGE] if is_exchanged(column) else []
+
+
+def exchange_columns(column: UOp, memory: str, thread: str) -> list[str]:
+    """Gives threads the columns that what follows expects."""
+    if is_spread(column):
+        return [f"spread_columns(acc, {memory}, {thread});"]
+    return [f"gather_columns(acc, {thread});"] if is_exchanged(column) else []
+
+
+def register(row: int, column: int, number: UOp) -> int:
+    """The register of a thread's element, from the part of its row and column that does not depend on the thread, and
+    the number of the column."""
+    if is_spread(number):
+        return column // 32 * 16 + row
+    group = column // 32 * 16 + column % 8 // 2 * 4 if is_exchanged(number) else column // 8 * 4
     return group + row // 8 * 2 + column % 2
 
 
@@ -149,7 +185,14 @@ def open_kernel(plan: DotPlan) -> list[str]:
         "}",
         "__syncthreads();",
         "int stage = 0; word phase = 0;",
+        *([f"float* const spread = (float*)({_pointer(plan)});"] if plan.is_spread else []),
     ]
+
+
+def _pointer(plan: DotPlan) -> str:
+    """Where the memory begins through which columns are spread: after the stages and their barriers."""
+    offset = plan.stages * plan.stage_bytes + -(-16 * plan.stages // SPREAD_ALIGNMENT) * SPREAD_ALIGNMENT
+    return f"dynamic_shared + (ring - shared_address(dynamic_shared)) + {offset}"
 
 
 def _registers(plan: DotPlan, how: str, count: int) -> list[str]:
@@ -226,7 +269,7 @@ def multiply(plan: DotPlan) -> list[str]:
         "}",
         'asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");',
         "if (threadIdx.x % 128 == 0) barrier_arrive(empty + 8 * previous);",
-        *(["gather_columns(acc, threadIdx.x);"] if is_exchanged(plan.node.src[5]) else []),
+        *exchange_columns(plan.node.src[5], "spread", "threadIdx.x"),
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from tilewright.backends.cuda import dot_text, part_text
 from tilewright.backends.cuda.cores import is_warp_group_core
+from tilewright.backends.cuda.dot_plan import is_spread
 from tilewright.backends.cuda.dot_text import PATTERN_BYTES, STEP_BYTES
 from tilewright.backends.cuda.tile_plan import ALIGNMENT, TileRing
 from tilewright.base.target import TileLayout
@@ -62,14 +63,20 @@ def held_registers(ring: TileRing) -> int:
 def register(ring: TileRing, row: int, column: int) -> int:
     """The register of a thread's element, from the part of its row and column that does not depend on the thread."""
     if is_warp_group_core(ring.core):
-        return dot_text.register(row, column, dot_text.is_exchanged(ring.node.src[3]))
+        return dot_text.register(row, column, ring.node.src[3])
+    if _is_spread(ring):
+        return (row // 32 * 4 + row % 4) * (ring.core.columns // 32) + column // 32
     return (row // 64 * 4 + row % 4) * (ring.core.columns // 16) + column // 64 * 4 + column % 4
+
+
+def _is_spread(ring: TileRing) -> bool:
+    return is_spread(ring.node.src[3])
 
 
 def prelude(ring: TileRing) -> list[str]:
     if not is_warp_group_core(ring.core):
         return [HELPERS]
-    exchange = [dot_text.EXCHANGE] if _gather(ring) else []
+    exchange = dot_text.exchange_helpers(ring.node.src[3])
     argument = ring.node.arg
     are_summed_fast = (is_summed_fast(argument.left), is_summed_fast(argument.right))
     if ring.core.parts > 1:
@@ -112,7 +119,9 @@ def _finish(ring: TileRing) -> list[str]:
 
 
 def _gather(ring: TileRing) -> list[str]:
-    return ["gather_columns(acc, thread);"] if dot_text.is_exchanged(ring.node.src[3]) else []
+    # The stages are free where no warp multiplies any more.
+    free = ["__syncthreads();"] if _is_spread(ring) else []
+    return [*free, *dot_text.exchange_columns(ring.node.src[3], "(float*)ring", "thread")]
 
 
 def multiply_steps(ring: TileRing) -> list[str]:
@@ -183,23 +192,31 @@ def _described(layout: TileLayout, place: str, itemsize: int) -> str:
 
 
 def _multiply_threads(ring: TileRing, place: str) -> list[str]:
-    """Each thread multiplies groups of 4 rows and 4 columns, of which it loads one vector per step."""
+    """Each thread multiplies groups of 4 rows and 4 columns, of which it loads one vector per step; columns that are
+    not adjacent are loaded one by one."""
     core, argument = ring.core, ring.node.arg
-    rows, columns = core.rows // 16, core.columns // 16
+    across = 32 if _is_spread(ring) else 16
+    down = core.threads // across
+    rows, columns = core.rows // down, core.columns // across
     lines = [
         "{",
         f"  const float* const left = (const float*)({place});",
         f"  const float* const right = (const float*)({place} + {ring.bytes_of(ring.memories[0])});",
         "  #pragma unroll",
-        f"  for (int k = 0; k < {core.depth}; k++) {{",
+        f"  for (int k = 0; k < {argument.length}; k++) {{",
         f"    float a[{rows}], b[{columns}];",
     ]
     for name, tile, count, layout, thread in (
-        ("a", "left", rows, argument.left, "thread / 16"),
-        ("b", "right", columns, argument.right, "thread % 16"),
+        ("a", "left", rows, argument.left, f"thread / {across}"),
+        ("b", "right", columns, argument.right, f"thread % {across}"),
     ):
+        line = f"{tile} + k * {layout.summed_step}"
+        if name == "b" and _is_spread(ring):
+            lines.append("    #pragma unroll")
+            lines.append(f"    for (int j = 0; j < {count}; j++) b[j] = ({line})[j * {across} + {thread}];")
+            continue
         for part in range(count // 4):
-            where = f"{tile} + k * {layout.summed_step} + {part * 64} + {thread} * 4"
+            where = f"{line} + {part * 4 * down} + {thread} * 4"
             lines.append(f"    *(float4*)({name} + {part * 4}) = *(const float4*)({where});")
     return [
         *lines,

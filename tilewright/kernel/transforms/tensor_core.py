@@ -22,7 +22,7 @@ from tilewright.kernel.analysis.contraction import Contraction, match_contractio
 from tilewright.kernel.axes import KernelView, make_range
 from tilewright.kernel.transforms.common import Transform
 from tilewright.kernel.transforms.pad import mask_axis
-from tilewright.kernel.transforms.tile_dot import apply_tiles, column_parts, index_in_tile, plan_tiles
+from tilewright.kernel.transforms.tile_dot import apply_tiles, index_in_tile, laid_out, plan_tiles
 
 # The copy engine moves at least 16 bytes, at addresses that are multiples of 16 bytes.
 ALIGNMENT = 16
@@ -91,8 +91,9 @@ def apply_tensor_core(view: KernelView, axis: UOp, name: str) -> UOp:
     dot = UOp(Ops.DOT, found.reduce.dtype, (*memories, *starts, row, column), argument)
     sink = substitute(view.sink, {found.reduce: dot})
     last = max(loop.arg.id for loop in view.axes)
+    core = laid_out(view, core, (column,))
     sink = _lay_out(sink, row, core.row_axes, core.rows, core, last)
-    return _lay_out(sink, column, column_parts(view, core, (column,)), core.columns, core, last)
+    return _lay_out(sink, column, core.column_axes, core.columns, core, last)
 
 
 def find_product(view: KernelView, axis: UOp) -> Product | str:

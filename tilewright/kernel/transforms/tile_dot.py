@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 
 from tilewright.base.dtype import dtypes
-from tilewright.base.records import record
+from tilewright.base.records import record, replace
 from tilewright.base.target import CoreAxis, TensorCore, TileLayout
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import AxisType, Ops, ParamArg, TileDotArg
@@ -150,11 +150,11 @@ def _fits(operand: Operand, axis: UOp, may_exceed: bool, lanes: int) -> bool:
 
 
 def apply_tiles(view: KernelView, plan: TilePlan) -> UOp:
+    plan = replace(plan, core=laid_out(view, plan.core, plan.right.loops))
     contraction, core = plan.contraction, plan.core
     last = max(loop.arg.id for loop in view.axes)
     tiles, inside = [], []
-    columns = column_parts(view, core, plan.right.loops)
-    sides = ((plan.left, core.row_axes, core.rows), (plan.right, columns, core.columns))
+    sides = ((plan.left, core.row_axes, core.rows), (plan.right, core.column_axes, core.columns))
     for staging, parts, size in sides:
         identity = staging.loops[0].arg.id
         tiles.append(make_range(-(-count(staging.loops) // size), (*identity, 0), AxisType.GLOBAL))
@@ -169,17 +169,19 @@ def apply_tiles(view: KernelView, plan: TilePlan) -> UOp:
     return sink
 
 
-def column_parts(view: KernelView, core: TensorCore, loops: tuple[UOp, ...]) -> tuple[CoreAxis, ...]:
-    """The layout of a tile's columns: neighbours of one thread are stored together where every store of 2-byte elements
-    has them contiguous and aligned."""
-    lanes = max((axis.size for axis in core.column_axes if axis.step == 1), default=1)
+def laid_out(view: KernelView, core: TensorCore, loops: tuple[UOp, ...]) -> TensorCore:
+    """The core with the layout that the stores need: adjacent columns belong to one thread where every store has them
+    contiguous and aligned, as vectors. Elsewhere adjacent threads store single elements: a thread would write parts of
+    sectors, which the cache takes several times as long for."""
+    widest = max((axis.size for axis in core.column_axes if axis.step == 1), default=1)
     for store in view.stores:
+        lanes = min(widest, VECTOR_BYTES // store.dtype.itemsize)
         form = affine(store.src[1])
         others = (form.constant, *(step for axis, step in form.terms.items() if axis is not loops[-1]))
         is_aligned = form.terms.get(loops[-1]) == 1 and not any(step % lanes for step in others)
-        if core.unaligned_column_axes and store.dtype.itemsize == 2 and (not is_aligned or size_of(loops[-1]) % lanes):
-            return core.unaligned_column_axes
-    return core.column_axes
+        if not is_aligned or size_of(loops[-1]) % lanes:
+            return core.unaligned
+    return core
 
 
 def index_in_tile(
@@ -245,7 +247,9 @@ def _multiply(plan: TilePlan, tiles: list[UOp], inside: list[UOp], step: UOp | N
         layouts.append(layout)
     ready = UOp(Ops.BARRIER, dtypes.void, tuple(copies), _AFTER_COPY)
     staged = [UOp(Ops.AFTER, memory.dtype, (memory, ready)) for memory in memories]
-    argument = TileDotArg(core.name, core.depth, layouts[_LEFT], layouts[_RIGHT], core.parts)
+    # Threads multiply what there is; a tensor core always multiplies whole steps.
+    depth = min(core.depth, plan.contraction.length) if core.multiplies_by_threads else core.depth
+    argument = TileDotArg(core.name, depth, layouts[_LEFT], layouts[_RIGHT], core.parts)
     dot = UOp(Ops.TILE_DOT, core.accumulator, (*staged, *inside), argument)
     return dot if step is None else UOp(Ops.REDUCE, dot.dtype, (dot, step), Ops.ADD)
 
