@@ -26,7 +26,7 @@ from tilewright.graph.uop import UOp
 from tilewright.kernel.optimise import optimise
 from tilewright.llm.quantised import product
 from tilewright.llm.quantised.activations import quantise
-from tilewright.llm.quantised.kernels import Tile, many_tokens, sums_in_lanes
+from tilewright.llm.quantised.kernels import Tile, many_tokens
 from tilewright.llm.quantised.layouts import layout_of
 from tilewright.llm.quantised.types import TYPES
 
@@ -57,19 +57,20 @@ def dots(assembly: str) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("blocks", [1, 4, 6])
-def test_one_token_adds_products_up_pairwise(targets: dict[str, Target], kind: str, blocks: int) -> None:
-    """With one dot product for each 16 weights, none for corrections, and at most a conversion for each 4 scales."""
+@pytest.mark.parametrize(("blocks", "rows"), [(1, 4), (4, 4), (6, 4), (4, 3)])
+def test_one_token_adds_products_up_pairwise(targets: dict[str, Target], kind: str, blocks: int, rows: int) -> None:
+    """With one dot product for each 16 weights, none for corrections, at most a conversion for each 4 scales, and all
+    vectors in registers."""
     layout, columns = layout_of(kind, is_signed=True), TYPES[kind].size * blocks
-    weights, x = random_blocks(kind, 4, columns), random_rows(1, columns)
+    weights, x = random_blocks(kind, rows, columns), random_rows(1, columns)
     quantised = [each.numpy()[:, None] for each in quantise(Tensor(x), product.parts_of_a_run(layout))]
-    tile = Tile(2 if layout.scales == 1 else 1, 1, width=4)
-    kernel = sums_in_lanes(layout, TYPES[kind].nbytes, tile, "product")
+    tile = product.row_tile(layout, targets[NAME], rows, 1)
+    kernel = product.row_kernel(TYPES[kind], layout, tile, "product")
 
     def without_choice(out: UOp, w: UOp, *rest: UOp) -> UOp:
         return kernel(out, w, None, *rest)
 
-    arrays = [np.zeros((1, 1, 4), np.float32), weights[None], *quantised]
+    arrays = [np.zeros((1, 1, rows), np.float32), weights[None], *quantised]
     found, assembly = run(without_choice, targets[NAME], arrays)
     values = decoded(kind, weights)
     error = np.abs(found[0] - x.astype(np.float64) @ values.T.astype(np.float64))
@@ -79,6 +80,8 @@ def test_one_token_adds_products_up_pairwise(targets: dict[str, Target], kind: s
         assert dots(assembly) == tile.rows * size // 16
         assert len(re.findall(r"\taddp\tv", assembly)) >= 3 * tile.rows
         assert len(re.findall(r"\tscvtf\tv", assembly)) <= tile.rows * (1 if layout.scales == 1 else layout.scales // 2)
+        among_dots = assembly[assembly.index("\tsdot\t") : assembly.rindex("\tsdot\t")]
+        assert kind == "Q5_K" or not re.search(r"\tst[rp]\tq", among_dots)
 
 
 @pytest.mark.parametrize("kind", KINDS)

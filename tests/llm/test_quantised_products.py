@@ -14,16 +14,15 @@ from tilewright import Context, Tensor, jit
 from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.llm.quantised import product
 from tilewright.llm.quantised.activations import quantise
-from tilewright.llm.quantised.kernels import (
-    Tile,
-    many_tokens,
+from tilewright.llm.quantised.kernels import Tile, many_tokens, shared_rows
+from tilewright.llm.quantised.layouts import LAYOUTS, layout_of, unsigned
+from tilewright.llm.quantised.row_kernels import (
     one_token,
+    parts_in_lanes,
     rows_in_lanes,
     runs_in_lanes,
-    shared_rows,
     sums_in_lanes,
 )
-from tilewright.llm.quantised.layouts import LAYOUTS, layout_of, unsigned
 from tilewright.llm.quantised.types import TYPES
 from tilewright.llm.quantised.weight import QuantisedWeight
 
@@ -109,10 +108,12 @@ def test_kernels_on_the_emulator(kind: str, is_signed: bool) -> None:
     blocks, rows = random_blocks(kind, 4, columns), random_rows(4, columns)
     weights = decoded(kind, blocks)
     parts = product.parts_of_a_run(layout)
-    in_lanes = rows_in_lanes if layout.scales == 1 else runs_in_lanes
-    single = [in_lanes, one_token, sums_in_lanes] if layout.is_packed else [one_token, sums_in_lanes]
+    if layout.scales > 1:
+        single = [runs_in_lanes, one_token, parts_in_lanes]
+    else:
+        single = [rows_in_lanes, one_token, sums_in_lanes] if layout.is_packed else [one_token, sums_in_lanes]
     for make in single:
-        kernel = make(layout, TYPES[kind].nbytes, Tile(2, 1), "single")
+        kernel = make(layout, TYPES[kind].nbytes, Tile(2, 1, 8 if make is parts_in_lanes else 1), "single")
         x = Tensor(rows[:1], device="PYTHON")
         given = [Tensor(blocks[None], device="PYTHON"), *(each.unsqueeze(1) for each in quantise(x, parts))]
         out = Tensor.empty(1, 1, 4, device="PYTHON")

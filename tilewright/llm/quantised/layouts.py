@@ -39,8 +39,21 @@ class Bytes(NamedTuple):
         return UOp(Ops.REDUCE, byte.dtype, (byte, self.pair), Ops.ADD)
 
 
+class Steps:
+    """A number of each part as a multiple of one number of the block: `unit(block)` times `number(block, part)`."""
+
+    def __init__(self, unit: Callable[[Bytes], UOp], number: Callable[[Bytes, UOp], UOp]) -> None:
+        self.unit = unit
+        self.number = number
+
+    def __call__(self, block: Bytes, part: UOp) -> UOp:
+        return self.unit(block) * _number(self.number(block, part))
+
+
 class Layout(NamedTuple):
-    """One format: `field(block, part, element)`, `scale(block, part)` and `minimum(block, part)`, which may be None."""
+    """One format: `field(block, part, element)`, `scale(block, part)` and `minimum(block, part)`, which may be None.
+    A format with a scale for each part has Steps as its scale; then a weight is also `scale * (field - offset) +
+    lowest`, whose terms are `apart`."""
 
     parts: int
     length: int
@@ -52,6 +65,8 @@ class Layout(NamedTuple):
     offset: float = 0.0  # where the minimum is the scale times -offset
     # Whether 8 elements share a byte with a bit of each, which lanes along a row unpack slowly.
     has_shared_bits: bool = False
+    apart: tuple[float, Steps | None] = (0.0, None)
+    run: int = 2  # consecutive parts that share no byte with others
 
     @property
     def is_packed(self) -> bool:
@@ -150,12 +165,8 @@ def _six_bits(first: int) -> Callable[[Bytes, UOp], UOp]:
     return number
 
 
-def _scale_k(block: Bytes, part: UOp) -> UOp:
-    return half(block, 0) * _number(_six_bits(4)(block, part))
-
-
-def _minimum_k(block: Bytes, part: UOp) -> UOp:
-    return -half(block, 2) * _number(_six_bits(8)(block, part))
+_SCALE_K = Steps(lambda block: half(block, 0), _six_bits(4))
+_MINIMUM_K = Steps(lambda block: -half(block, 2), _six_bits(8))
 
 
 def _field_q4_k(block: Bytes, part: UOp, element: UOp) -> UOp:
@@ -172,15 +183,16 @@ def _five_bits_k(join: Joined) -> Callable[[Bytes, UOp, UOp], UOp]:
 
 def _field_q6_k(block: Bytes, part: UOp, element: UOp) -> UOp:
     """16 parts of 16: in each half of the block 4 quarters of 2 parts; two quarters share a run of 32 nibbles, all
-    four a run of 32 bytes with two bits of each."""
+    four a run of 32 bytes with two bits of each. Those of the last two quarters are masked where they belong, above the
+    nibble."""
     half_block, quarter, side = part // 8, part // 2 % 4, part % 2
     nibble = _shifted(block.packed(half_block * 64 + quarter % 2 * 32 + side * 16 + element), quarter // 2 * 4) & 15
-    bits = _shifted(block.packed(half_block * 32 + side * 16 + element + 128), quarter * 2) & 3
-    return nibble | (bits << 4)
+    packed = block.packed(half_block * 32 + side * 16 + element + 128)
+    bits = _shifted(packed, quarter % 2 * 2) & (quarter // 2 * 45 + 3).cast(packed.dtype)
+    return nibble | (bits << (4 - quarter // 2 * 4).cast(packed.dtype))
 
 
-def _scale_q6_k(block: Bytes, part: UOp) -> UOp:
-    return half(block, 208) * _number(block(part + 192).bitcast(dtypes.int8))
+_SCALE_Q6_K = Steps(lambda block: half(block, 208), lambda block, part: block(part + 192).bitcast(dtypes.int8))
 
 
 def _minimum_q6_k(block: Bytes, part: UOp) -> UOp:
@@ -205,9 +217,9 @@ LAYOUTS: dict[str, Layout] = {
     "Q5_0": Layout(2, 16, 1, _five_bits(2, 6), _first_half, _offset(16.0), 2, 16.0, True),
     "Q5_1": Layout(2, 16, 1, _five_bits(4, 8), _first_half, _second_half, 2, has_shared_bits=True),
     "Q8_0": Layout(1, 32, 1, _signed_byte, _first_half, None, 1),
-    "Q4_K": Layout(8, 32, 8, _field_q4_k, _scale_k, _minimum_k, 2),
-    "Q5_K": Layout(8, 32, 8, _five_bits_k(_with_bit), _scale_k, _minimum_k, 2),
-    "Q6_K": Layout(16, 16, 16, _field_q6_k, _scale_q6_k, _minimum_q6_k, 4, 32.0),
+    "Q4_K": Layout(8, 32, 8, _field_q4_k, _SCALE_K, _MINIMUM_K, 2, apart=(0.0, _MINIMUM_K)),
+    "Q5_K": Layout(8, 32, 8, _five_bits_k(_with_bit), _SCALE_K, _MINIMUM_K, 2, apart=(0.0, _MINIMUM_K), run=8),
+    "Q6_K": Layout(16, 16, 16, _field_q6_k, _SCALE_Q6_K, _minimum_q6_k, 4, 32.0, apart=(32.0, None), run=8),
 }
 
 
@@ -219,7 +231,8 @@ def _lowered(layout: Layout, field: Callable[[Bytes, UOp, UOp], UOp]) -> Layout:
     def more(block: Bytes, part: UOp) -> UOp:
         return minimum(block, part) + layout.scale(block, part) * 16.0
 
-    return layout._replace(field=field, minimum=None if layout.offset == 16.0 else more, offset=0.0)
+    apart = (-16.0, layout.apart[1])
+    return layout._replace(field=field, minimum=None if layout.offset == 16.0 else more, offset=0.0, apart=apart)
 
 
 def _as_signed(layout: Layout) -> Layout:
@@ -237,7 +250,7 @@ def _without_offset(layout: Layout) -> Layout:
     def field(block: Bytes, part: UOp, element: UOp) -> UOp:
         return layout.field(block, part, element) - int(layout.offset)
 
-    return layout._replace(field=field, minimum=None, offset=0.0) if layout.offset else layout
+    return layout._replace(field=field, minimum=None, offset=0.0, apart=(0.0, None)) if layout.offset else layout
 
 
 _SIGNED: dict[str, Layout] = {
@@ -257,4 +270,4 @@ def layout_of(kind: str, is_signed: bool, is_shared: bool = False) -> Layout:
     return (_WITHOUT_OFFSET if is_shared else _SIGNED)[kind]
 
 
-__all__ = ["LAYOUTS", "Bytes", "Layout", "half", "layout_of", "unsigned"]
+__all__ = ["LAYOUTS", "Bytes", "Layout", "Steps", "half", "layout_of", "unsigned"]

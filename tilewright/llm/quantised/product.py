@@ -20,16 +20,15 @@ from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.llm.gates import activate
 from tilewright.llm.quantised.activations import RUN, TERMS, Activations, quantise, rounding_errors
-from tilewright.llm.quantised.kernels import (
-    Tile,
-    many_tokens,
+from tilewright.llm.quantised.kernels import Tile, many_tokens, shared_rows
+from tilewright.llm.quantised.layouts import LAYOUTS, Layout, layout_of, unsigned
+from tilewright.llm.quantised.row_kernels import (
     one_token,
+    parts_in_lanes,
     rows_in_lanes,
     runs_in_lanes,
-    shared_rows,
     sums_in_lanes,
 )
-from tilewright.llm.quantised.layouts import LAYOUTS, Layout, layout_of, unsigned
 from tilewright.llm.quantised.types import BlockType
 from tilewright.llm.quantised.warps import MIN_SHARES, Form, WarpTile, choose_tile, largest_divisor, warp_product
 from tilewright.runtime.device import open_driver
@@ -39,6 +38,8 @@ from tilewright.tensor.tensor import Tensor
 # Parts with scales of their own have further ones, for the integers of those that are unpacked together.
 ACCUMULATORS = 8
 MAX_ROWS = 4  # of one token: each is a stream of its own
+# Parts whose scales are unpacked together: bytes of half a register. Shorter vectors of bytes are widened first.
+PART_LANES = 8
 # Tokens below which lanes lie along the weights of a row.
 MIN_LANE_TOKENS = 8
 # Vectors of tokens at a time, each an accumulator of integers and one of floats for every row.
@@ -175,28 +176,28 @@ def weight_lanes(layout: Layout, device: Devices, rows: int, tokens: int) -> int
     return lanes if is_quicker and rows % lanes == 0 else 0
 
 
-def folds_sums(device: Devices, tokens: int) -> bool:
-    """Whether the dot products of several parts are added up to one vector: two pairwise additions do it for 4 lanes,
-    and longer vectors take as many lanes of other rows."""
-    return tokens == 1 and _target(device).lanes(dtypes.float32) == TERMS
-
-
-def row_tile(layout: Layout, device: Devices, rows: int, tokens: int) -> Tile:
-    """The tile of a product whose lanes lie along rows: along several where a vector is longer than a part."""
-    lanes = _target(device).lanes(dtypes.float32)
+def row_tile(layout: Layout, target: Target, rows: int, tokens: int) -> Tile:
+    """The tile of a product whose lanes lie along rows: along several where a vector is longer than a part. In vectors
+    of 4 lanes the dot products of several parts are added up to one vector by two pairwise additions."""
+    lanes = target.lanes(dtypes.float32)
     together = lanes * TERMS // (layout.length if layout.scales == 1 else RUN)
     if tokens == 1 and layout.is_packed and together > 1 and rows % together == 0:
         return Tile(together, 1, lanes)
-    if folds_sums(device, tokens):
-        return Tile(largest_divisor(rows, 2 if layout.scales == 1 else 1), 1, width=lanes)
-    return Tile(rows_at_once(layout, rows, tokens), tokens, width=lanes)
+    if tokens > 1 or lanes != TERMS:
+        return Tile(rows_at_once(layout, rows, tokens), tokens, width=lanes)
+    if layout.scales == 1:
+        return Tile(largest_divisor(rows, 2), 1, width=lanes)
+    return Tile(largest_divisor(rows, PART_LANES // max(layout.run, TERMS)), 1, PART_LANES, lanes)
 
 
 def row_kernel(kind: BlockType, layout: Layout, tile: Tile, name: str) -> Callable[..., UOp]:
-    if tile.lanes > 1:
-        make = rows_in_lanes if layout.scales == 1 else runs_in_lanes
+    has_scales = layout.scales > 1
+    if tile.width == TERMS and tile.tokens == 1:
+        make = parts_in_lanes if has_scales else sums_in_lanes
+    elif tile.lanes > 1:
+        make = runs_in_lanes if has_scales else rows_in_lanes
     else:
-        make = sums_in_lanes if tile.width == TERMS and tile.tokens == 1 else one_token
+        make = one_token
     return make(layout, kind.nbytes, tile, f"{name}_{kind.name}")
 
 
@@ -225,7 +226,7 @@ def _few(kind: BlockType, blocks: Tensor, x: Tensor) -> Tensor:
     """x (tokens, columns): (tokens, rows)."""
     layout, tokens, rows = _layout(kind, x.device, x.shape[0]), x.shape[0], blocks.shape[0]
     quantised = quantise(x.detach(), parts_of_a_run(layout))
-    tile = row_tile(layout, x.device, rows, tokens)
+    tile = row_tile(layout, _target(x.device), rows, tokens)
     arguments = [each.unsqueeze(1) for each in quantised]
     out = Tensor.empty(tokens, 1, rows, dtype=dtypes.float32, device=x.device)
     gradient = functools.partial(_gradient, kind)
@@ -280,7 +281,7 @@ def _experts(kind: BlockType, blocks: Tensor, x: Tensor, chosen: Tensor) -> Tens
     layout, rows = _layout(kind, x.device, 1), blocks.shape[1]
     quantised = quantise(x.detach().flatten(0, 1), parts_of_a_run(layout))
     arguments = [each.unflatten(0, x.shape[:2]) for each in quantised]
-    tile = row_tile(layout, x.device, rows, 1)
+    tile = row_tile(layout, _target(x.device), rows, 1)
 
     def gradient(slope: Tensor, *given: Tensor) -> tuple[Tensor | None, ...]:
         picked = decode(kind, blocks[chosen], slope.dtype)

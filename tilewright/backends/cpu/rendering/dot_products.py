@@ -183,16 +183,33 @@ class DotProducts:
         dot, facts = self.dots[node], self.facts
         sums = self.values[dot.acc]
         others = [a for a in facts.axes(node.src[1]) if a not in facts.axes(dot.acc) and a is not dot.group.terms]
-        for step in itertools.product(*(range(size_of(axis)) for axis in others)):
-            offsets: set[Coordinates] = set()
-            for coordinates in facts.all_coordinates(dot.acc):
-                at = {**dict(zip(facts.outer_axes(dot.acc), coordinates)), **dict(zip(others, step))}
+        steps = [dict(zip(others, step)) for step in itertools.product(*(range(size_of(axis)) for axis in others))]
+        offsets: set[tuple[int, Coordinates]] = set()
+        for group in self._sharing(dot, steps):
+            for (number, step), coordinates in itertools.product(enumerate(steps), group):
+                at = {**dict(zip(facts.outer_axes(dot.acc), coordinates)), **step}
                 operands = [self._operand(dot, side, at) for side in range(2)]
                 sums[coordinates] = self._emit(dot, sums[coordinates], operands[0], operands[1])
-                if dot.offset is not None and (added := self._offset_coordinates(dot, coordinates)) not in offsets:
-                    offsets.add(added)
-                    operands[dot.offset] = self._half_range(dot)
-                    sums[added] = self._emit(dot, sums[added], operands[0], operands[1])
+                if dot.offset is None or (number, added := self._offset_coordinates(dot, coordinates)) in offsets:
+                    continue
+                offsets.add((number, added))
+                operands[dot.offset] = self._half_range(dot)
+                sums[added] = self._emit(dot, sums[added], operands[0], operands[1])
+
+    def _sharing(self, dot: Dot, steps: list[dict[UOp, int]]) -> list[list[Coordinates]]:
+        """The coordinates of the sums in groups that have no loaded vector in common. One group is computed after the
+        other, so that few sums and operands are live at a time."""
+        axes, groups = self.facts.outer_axes(dot.acc), list[tuple[list[Coordinates], set[object]]]()
+        everywhere = list(self.facts.all_coordinates(dot.acc))
+        for coordinates in everywhere:
+            at = dict(zip(axes, coordinates))
+            own = {key for step in steps for key in self.grouped.loaded(dot.factors, dot.group, {**at, **step})}
+            shared = [group for group in groups if not own.isdisjoint(group[1])]
+            groups = [group for group in groups if own.isdisjoint(group[1])]
+            members = [member for group in shared for member in group[0]]
+            groups.append(([*members, coordinates], own.union(*(group[1] for group in shared))))
+        place = {coordinates: number for number, coordinates in enumerate(everywhere)}
+        return [sorted(members, key=place.__getitem__) for members, _ in groups]
 
     def subtract_offsets(self, acc: UOp) -> None:
         """Subtracts what offset factors have added."""

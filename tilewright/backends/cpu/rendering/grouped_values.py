@@ -19,7 +19,7 @@ from tilewright.backends.cpu.rendering.strided_words import Words, find_stride, 
 from tilewright.base.records import NamedTuple
 from tilewright.codegen.tiles import Coordinates, is_tile_expression, tile_part, tile_values
 from tilewright.graph.ops import Ops
-from tilewright.graph.uop import UOp
+from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import size_of, toposort
 
 
@@ -223,6 +223,19 @@ class GroupedValues:
         return "<" + ", ".join(f"{kind} {literal(node.dtype, value)}" for value in values) + ">"
 
     # ------------------------------------------------------------ loads
+
+    def loaded(self, factors: tuple[UOp, ...], group: Group, at: dict[UOp, int]) -> set[object]:
+        """What identifies the vectors that factors load for an element."""
+        found: set[object] = set()
+        for node in toposort(*factors, stop=lambda node: node.op is Ops.LOAD):
+            if node.op is not Ops.LOAD or not self._varies(node, group):
+                continue
+            split = self.memory.constant_position(node.src[0])
+            if split is None:
+                found.add((node, *(at[axis] for axis in self.axes(node, group))))
+            else:
+                found.add((memory_of(node), split[0], *self._positions(node, group, at, 1)))
+        return found
 
     def _load(self, load: UOp, group: Group, at: dict[UOp, int]) -> Element:
         index, lanes, terms = load.src[0], size_of(group.lanes), size_of(group.terms)
