@@ -212,3 +212,22 @@ def test_short_sums_of_odd_rows_are_loaded_as_vectors() -> None:
             padded = [Tensor(np.pad(each, ((0, 3), (0, -each.shape[1] % 4))), device=NAME) for each in (left, right)]
             rows = [each.realize()[: len(one), : one.shape[1]] for each, one in zip(padded, (left, right), strict=True)]
             np.testing.assert_allclose((rows[0] @ rows[1]).numpy(), left @ right, rtol=1e-4, atol=1e-4)
+
+
+def test_rows_of_odd_length_are_staged_in_vectors() -> None:
+    """Both operands are copied into padded rows, whose last vectors are read whole, also at the end of the memory."""
+    generator = np.random.default_rng(8)
+    left, right = (generator.standard_normal(shape).astype(F32) for shape in ((67, 77), (77, 65)))
+    facts = {"tensor_cores": (part_core(64, 64),), "max_local_bytes": 1 << 18, "start_alignment": 16}
+    with emulated_card(**facts, cores=1, launch_clocks=0.0) as card:
+        found = multiply(left, right, NAME)
+        *copies, product = card.programs
+    assert len(copies) == 2
+    lanes = [
+        {axis.src[0].arg for axis in node.ranges if axis.arg.kind.name == "UPCAST"}
+        for node in product.body
+        if node.op.name == "STORE" and node.src[0].src[0].op.name != "PARAM"
+    ]
+    assert len(lanes) == 2
+    assert all(4 in sizes for sizes in lanes)
+    np.testing.assert_allclose(found, left.astype(np.float64) @ right, atol=1e-5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 
-from tilewright.base.costs import cache_clocks, memory_clocks, product_clocks
+from tilewright.base.costs import LONE_PART_CLOCKS, SINGLE_PART_CLOCKS, cache_clocks, memory_clocks, product_clocks
 from tilewright.base.dtype import dtypes
 from tilewright.base.target import Target, TensorCore
 from tilewright.graph.ops import Ops
@@ -22,13 +22,11 @@ _BARRIER_CLOCKS = 60.0
 _FETCH_CLOCKS = 100.0
 _EXPOSED = 0.1
 # Operands in parts pass through registers. Clocks of a core to split an element and store it, to add one to the sums
-# after a step, and for one of the tile before its first step and after its last one; for an element that is loaded on
-# its own, while another work-group computes and where there is none; and how many threads, for which a core has
-# registers, have loads enough on their way. Measured on an H200, relative to products of float32 by FMA.
+# after a step, and for one of the tile before its first step and after its last one; and how many threads, for which a
+# core has registers, have loads enough on their way. Measured on an H200, relative to products of float32 by FMA.
 _SPLIT_CLOCKS = 0.1
 _ADD_CLOCKS = 1 / 128
 _TILE_CLOCKS = 0.15
-_SINGLE_PART_CLOCKS, _LONE_PART_CLOCKS = 0.25, 0.4
 _PART_THREADS = 256
 # Clocks of a core for an element that is copied on its own: its address, its mask, its load and store; and where all
 # divisions of its address are shifts. Measured on an H200 with windows of images.
@@ -84,7 +82,7 @@ def single_copy_clocks(plan: TilePlan, target: Target) -> float:
     tiles = count(contraction.batch) * -(-contraction.rows // core.rows) * -(-contraction.columns // core.columns)
     sides = ((rows, contraction.left, plan.left), (columns, contraction.right, plan.right))
     if core.parts > 1:
-        each = _LONE_PART_CLOCKS if core.threads == _PART_THREADS else _SINGLE_PART_CLOCKS
+        each = LONE_PART_CLOCKS if core.threads == _PART_THREADS else SINGLE_PART_CLOCKS
         singles = sum(size for size, _, side in sides if side.lanes == 1)
         return -(-tiles // target.cores) * plan.steps * core.depth * singles * each
     lines = sum(count * _copy_clocks(operand) for count, operand, side in sides if side.lanes == 1)

@@ -185,7 +185,8 @@ def canonical_kernel(sink: UOp, memory: Memory, alignment: int) -> CanonicalKern
 
 def touched_spans(nodes: Sequence[UOp], memory: Memory, alignment: int) -> dict[int, tuple[int, int]]:
     """The elements [start, stop) of each memory that a kernel accesses, by the bounds of its indices, from an aligned
-    byte on. An index that may be out of range is masked where it is, and remains out of range of the part."""
+    byte on, and up to the end of the memory where that is aligned and no vector further: the last one may be loaded
+    whole. An index that may be out of range is masked where it is, and remains out of range of the part."""
     spans: dict[int, tuple[int, int]] = {}
     for node in nodes:
         if node.op is not Ops.INDEX:
@@ -195,6 +196,8 @@ def touched_spans(nodes: Sequence[UOp], memory: Memory, alignment: int) -> dict[
         size, step = buffer.arg.size, max(1, alignment // node.dtype.itemsize)
         start = (first + min(max(int(position.vmin), 0), size - 1)) // step * step
         stop = max(first + min(int(position.vmax) + 1, size), start + 1)
+        if (first + size) % step == 0 and first + size - stop < step:
+            stop = first + size
         known = spans.get(number, (start, stop))
         spans[number] = (min(start, known[0]), max(stop, known[1]))
     return spans

@@ -13,8 +13,9 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 
+from tilewright.base.costs import LONE_PART_CLOCKS, memory_clocks
 from tilewright.base.records import field, record
-from tilewright.base.target import Target
+from tilewright.base.target import Target, TensorCore
 from tilewright.graph.affine import Affine, affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Kind, max_count
@@ -174,8 +175,7 @@ def _with_factors(product: UOp, made: UOp, copied: list[tuple[_Factor, int]]) ->
 def _misplaced(
     node: UOp, facts_of: Callable[[UOp], Target], ordered: dict[UOp, int], is_in_windows: bool
 ) -> list[tuple[_Factor, int]]:
-    """The factors of a contraction that should be stored in another order, each with the axis that should be last: that
-    of a common summed loop, or of a loop of the factor itself, whichever needs fewer bytes copied."""
+    """The factors of a contraction that should be stored in another order, each with the axis that should be last."""
     if node.op is not Ops.REDUCE_AXIS or node.arg[0] is not Ops.ADD:
         return []
     loops = loops_over(node.src[0].shape)
@@ -207,10 +207,42 @@ def _misplaced(
     ]
     if all(is_good):
         return []
-    is_bulk = any(core.is_bulk for core in cores)
-    found = _short_rows(factors, own, inner, is_good, ordered, lanes) if is_bulk and not is_in_windows else None
-    if found is not None:
-        return found
+    found = None if is_in_windows else _short_rows(factors, own, inner, is_good, ordered, lanes)
+    if found is None:
+        found = _moved(node, factors, own, inner, ordered, lanes, is_in_windows)
+    singles = [_staged(work, others, cores[0]) for others, good in zip(own[::-1], is_good, strict=True) if not good]
+    if not any(core.is_bulk for core in cores) and not _pays(found, sum(singles), facts_of(node)):
+        return []
+    return found
+
+
+def _staged(work: int, others: list[UOp], core: TensorCore) -> int:
+    """How often elements of a factor are staged: once for each tile of the other factor's own loops."""
+    size = math.prod(int(loop.src[0].arg) for loop in others)
+    return work // size * -(-size // core.columns)
+
+
+def _pays(moved: list[tuple[_Factor, int]], singles: int, target: Target) -> bool:
+    """Whether copies of inputs take less time than elements that threads stage one by one in place of vectors. The
+    copies do not wait for each other."""
+    copied = [factor for factor, _ in moved if _is_input(factor.base)]
+    if not copied:
+        return True
+    nbytes = sum(2 * max_count(factor.base.shape) * factor.base.dtype.itemsize for factor in copied)
+    return target.launch_clocks + memory_clocks(nbytes, target) < singles * LONE_PART_CLOCKS / target.cores
+
+
+def _moved(
+    node: UOp,
+    factors: list[_Factor],
+    own: list[list[UOp]],
+    inner: list[UOp],
+    ordered: dict[UOp, int],
+    lanes: int,
+    is_in_windows: bool,
+) -> list[tuple[_Factor, int]]:
+    """The factors that another axis should be last of: that of a common summed loop, or of a loop of the factor itself,
+    whichever needs fewer bytes copied."""
     best: tuple[int, int, list[tuple[_Factor, int]]] | None = None
     choices = [(inner, inner)]
     # Along loops of their own the result is stored out of order: it must be small.
@@ -240,8 +272,8 @@ def _short_rows(
     ordered: dict[UOp, int],
     lanes: int,
 ) -> list[tuple[_Factor, int]] | None:
-    """The factors that need nothing but rows aligned to vectors: the copy engine then fetches them in place. None where
-    the loops of a factor overlap in memory, or another loop is the last."""
+    """The factors that need nothing but rows aligned to vectors: the copy engine, or threads that read vectors, then
+    fetch them in place. None where the loops of a factor overlap in memory, or another loop is the last."""
     found: list[tuple[_Factor, int]] = []
     for factor, loops, good in zip(factors, own, is_good, strict=True):
         last = _last_long_axis(factor.base)

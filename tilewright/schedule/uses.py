@@ -80,13 +80,16 @@ class Plan:
 
     def part(self, position: UOp, size: int, step: int) -> tuple[int, int, UOp]:
         """The range of memory that a position lies in, by its bounds: the first element, rounded down to a multiple of
-        `step`, the number of elements, and the position relative to the first. A position that may be out of range is
-        masked, and stays out of range."""
+        `step`, the number of elements, and the position relative to the first. It includes what remains of the memory
+        where that is less than a step: the last vector of a padded row may be loaded whole. A position that may be out
+        of range is masked, and stays out of range."""
         key = (position, size, step)
         found = self._parts.get(key)
         if found is None:
             start = min(max(int(position.vmin), 0), size - 1) // step * step
             stop = max(min(int(position.vmax) + 1, size), start + 1)
+            if size % step == 0 and size - stop < step:
+                stop = size
             moved = simplify(position - start) if start else position
             found = self._parts[key] = (start, stop - start, moved)
         return found
