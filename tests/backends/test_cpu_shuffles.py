@@ -22,7 +22,7 @@ from tilewright.backends.cpu.rendering.shuffles import (
     MAX_STRIDE,
     across,
     fold_rows,
-    interleave_three,
+    interleave_any,
     load_strided,
     transpose,
 )
@@ -139,12 +139,13 @@ def test_elements_apart_are_picked_and_none_after_the_last_is_touched(lanes: int
     assert len(run.values) == 2 * step - 1
 
 
+@pytest.mark.parametrize("count", [3, 5, 6, 7])
 @pytest.mark.parametrize("lanes", [2, 4, 8, 16])
-def test_three_rows_become_groups_of_three(lanes: int) -> None:
+def test_rows_become_groups_of_one_element_of_each(lanes: int, count: int) -> None:
     run = Interpreter()
-    run.values.update({f"%row{row}": [(row, lane) for lane in range(lanes)] for row in range(3)})
-    name = interleave_three(run, "T", [f"%row{row}" for row in range(3)], lanes)
-    assert run.values[name] == [(row, lane) for lane in range(lanes) for row in range(3)]
+    run.values.update({f"%row{row}": [(row, lane) for lane in range(lanes)] for row in range(count)})
+    name = interleave_any(run, "T", [f"%row{row}" for row in range(count)], lanes)
+    assert run.values[name] == [(row, lane) for lane in range(lanes) for row in range(count)]
 
 
 # ---------------------------------------------------------------- whole kernels

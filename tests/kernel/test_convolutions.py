@@ -395,6 +395,19 @@ def test_what_walks_backwards_begins_before_its_first_element() -> None:
     assert [(side.length, side.before) for side in sides] == [(10, 2)]
 
 
+def test_windows_with_gaps_at_another_stride_are_a_box() -> None:
+    x, u = axis(8, 0), axis(5, 1, AxisType.REDUCE)
+    position = x * 3 + u * 2
+    place = UOp(Ops.INDEX, dtypes.float32, (param(0, 100), position - 4, (position >= 4) & (position < 30)))
+    sides = find_sides([x, u], place)
+    assert sides is not None
+    assert [(side.unit, side.length) for side in sides] == [(1, 30)]
+    moves = sides[0].unit_move
+    assert sum(moves[each] * step for each, step in sides[0].steps.items()) == 1
+    few = UOp(Ops.INDEX, dtypes.float32, (param(0, 100), x * 7 + u * 5, x * 7 + u * 5 < 60))
+    assert find_sides([x, u], few) is None  # most of the box would never be read
+
+
 def test_there_is_no_box_where_nothing_overlaps_or_a_mask_counts_otherwise() -> None:
     assert find_sides(*windows(3, None)) is None
     assert find_sides(*windows(1, lambda x, u: x < 7)) is None

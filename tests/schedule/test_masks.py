@@ -71,6 +71,23 @@ def test_the_index_of_a_window_is_not_divided() -> None:
     assert not any(node.op in (Ops.MOD, Ops.IDIV) for node in toposort(*element.indices, element.valid))
 
 
+@settings(deadline=None)
+@given(st.integers(2, 4), st.integers(2, 6), st.integers(1, 4), st.integers(-1, 1))
+def test_bounds_that_were_divided_are_bounds_of_the_quotient(times: int, side: int, copies: int, more: int) -> None:
+    """2*i + r < 2*n has become i < n: the copies that no element of a window is in end there all the same."""
+    i, repeat, copy = loop(side, 0), loop(times, 1), loop(copies + 1, 2)
+    divisor = times * (side + 1)
+    dividend = i * times + repeat + copy * divisor
+    bound = i + copy * (side + 1) < copies * (side + 1) + more
+    element = Element((dividend % divisor, dividend // divisor), bound)
+    divided = divide_within(element, 0, 0, times * side)
+    steps = dict(zip((i, repeat, copy), np.indices((side, times, copies + 1)), strict=True))
+    for before, after in zip((element.valid, *element.indices), (divided.valid, *divided.indices), strict=True):
+        np.testing.assert_array_equal(*(np.broadcast_to(evaluate(x, steps), steps[i].shape) for x in (before, after)))
+    if more == 0:
+        assert divided.valid is (copy < copies)
+
+
 def test_an_index_that_wraps_around_stays_divided() -> None:
     """Copies of 20 in rows of 25: at y = 19 of copy 1 the row has ended, and the next has begun inside the interval."""
     y, copy = loop(20, 0), loop(6, 1)

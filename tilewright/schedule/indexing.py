@@ -173,10 +173,17 @@ def divide_within(element: Element, axis: int, start: int, stop: int) -> Element
 
 
 def _divided_bound(part: UOp, form: Affine, divisor: int, quotient: UOp) -> UOp:
-    """A bound on the dividend as an equivalent bound on the quotient, where there is one."""
-    if part.op is Ops.CMPLT and part.src[1].op is Ops.CONST and part.src[0].dtype is dtypes.index:
-        limited = affine(part.src[0])
-        limit = int(part.src[1].arg) - limited.constant + form.constant
-        if limited.terms == form.terms and limit % divisor == 0:
-            return simplify(quotient < limit // divisor)
-    return part
+    """A bound on the dividend as an equivalent bound on the quotient, where there is one. The bound may have been
+    divided: 2*i + r < 2*n is i < n, where r is 0 or 1."""
+    if part.op is not Ops.CMPLT or part.src[1].op is not Ops.CONST or part.src[0].dtype is not dtypes.index:
+        return part
+    limited = affine(part.src[0])
+    atom = next(iter(limited.terms), None)
+    factor = 0 if atom is None else form.terms.get(atom, 0) // limited.terms[atom]
+    if factor < 1:
+        return part
+    dropped = Affine(form.terms, 0).plus(Affine(limited.terms, 0), -factor)
+    limit = factor * (int(part.src[1].arg) - limited.constant) + form.constant
+    if dropped.bounds[0] < 0 or dropped.bounds[1] >= factor or limit % divisor:
+        return part
+    return simplify(quotient < limit // divisor)

@@ -152,9 +152,10 @@ MIN_BOX_READS = 4
 
 # ---------------------------------------------------------------- vectors along memory
 
-# The largest stride along a vector axis for which a vector takes a few shuffles and not an instruction per lane; also
-# the most phases of interleaved results, each computed in its own vectors.
+# The largest stride along a vector axis for which a vector takes a few shuffles and not an instruction per lane.
 MAX_NEAR_STEP = 4
+# The most phases of interleaved results, each computed in its own vectors.
+MAX_PHASES = 8
 # Loops that select among masked loads are unrolled up to this length each, and up to this many results together.
 MAX_SELECTING = 8
 MAX_SELECTED = 32

@@ -30,9 +30,8 @@ from tilewright.kernel.transforms.thread import check_thread
 
 def crossing_axes(view: KernelView) -> tuple[UOp, UOp] | None:
     """An output loop of stride 1 in every store, and one of stride 1 in the loads that cross it."""
-    if view.reduces:
-        return None
     loops = [axis for axis in view.of_kind(AxisType.LOOP) if is_counted(axis) and size_of(axis) >= MIN_SQUARE]
+    loops = [axis for axis in loops if all(axis in node.ranges for node in view.reduces)]
     loads = [access for access in view.accesses if access not in view.stores]
     for outer in loops:
         across = [load for load in loads if stride(load, outer) not in (0, 1)]
@@ -46,11 +45,14 @@ def crossing_axes(view: KernelView) -> tuple[UOp, UOp] | None:
 
 def square_tile(builder: OptBuilder, outer: UOp, inner: UOp) -> None:
     """Tiles both loops: vectors are loaded along one, transposed in registers, and stored along the other as whole
-    lines. The loop of the loads is inside: their lines are prefetched. The stores are non-temporal."""
+    lines. The loop of the loads is inside: their lines are prefetched. The stores are non-temporal. A sum has a square
+    of accumulators, which is transposed behind it."""
     itemsize = max(store.dtype.itemsize for store in builder.view.stores)
     lanes = max(1, builder.target.line_bytes // itemsize)
     steps = [abs(stride(load, outer) or 0) * load.dtype.itemsize for load in builder.view.loads]
     loaded = min(builder.target.transposed_lanes(itemsize, min(lanes, size_of(outer)), step) for step in steps)
+    if builder.view.reduces:
+        lanes = loaded = max(1, builder.target.vector_bytes // itemsize)
     outer, inner = builder.put_outside(outer, inner)
     builder.vectorise(outer, 1, lanes)
     builder.vectorise(inner, 1, min(loaded, builder.target.vector_registers // 2))

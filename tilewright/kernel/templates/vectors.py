@@ -28,6 +28,7 @@ from tilewright.kernel.templates.measured import (
     BOX_SHARE,
     BRIEF_WORK,
     MAX_NEAR_STEP,
+    MAX_PHASES,
     MAX_SELECTED,
     MAX_SELECTING,
     MAX_TILE_ROWS,
@@ -54,7 +55,9 @@ NEAR_STEPS = tuple(range(MAX_NEAR_STEP + 1))
 
 def match_interleaved(view: KernelView) -> tuple[UOp, UOp] | None:
     axis = common_vector_axis(view)
-    return interleaved_axes(view) if axis is None or size_of(axis) <= MAX_NEAR_STEP else None
+    size = 0 if axis is None else size_of(axis)
+    is_short = size <= MAX_NEAR_STEP or (size <= MAX_PHASES and size % _lanes_of(view) > 0)
+    return interleaved_axes(view) if is_short else None
 
 
 def interleaved_plans(view: KernelView, found: tuple[UOp, UOp]) -> tuple[Plan, ...]:
@@ -256,7 +259,7 @@ def interleaved_axes(view: KernelView) -> tuple[UOp, UOp] | None:
     loops = [axis for axis in loops if all(axis in node.ranges for node in view.reduces)]
     loads = [access for access in view.accesses if access not in view.stores]
     for phase in loops:
-        if size_of(phase) > MAX_NEAR_STEP or any(stride(store, phase) != 1 for store in view.stores):
+        if size_of(phase) > MAX_PHASES or any(stride(store, phase) != 1 for store in view.stores):
             continue
         for axis in loops:
             is_apart = all(stride(store, axis) == size_of(phase) for store in view.stores)

@@ -12,6 +12,7 @@ padding of an image is part of the box.
 from __future__ import annotations
 
 import functools
+import math
 
 from tilewright.base.records import NamedTuple
 from tilewright.graph.affine import affine
@@ -33,9 +34,25 @@ class Side(NamedTuple):
     unit: int
 
     @property
-    def leader(self) -> UOp:
-        """An axis with stride 1 along the side."""
-        return next(axis for axis, step in self.steps.items() if abs(step) == 1)
+    def reads(self) -> int:
+        """The elements that the axes read, some of them repeatedly."""
+        return math.prod(map(size_of, self.steps))
+
+    @property
+    def unit_move(self) -> dict[UOp, int]:
+        """Iterations of the axes that together move by 1 along the side; the strides have no common divisor. Of windows
+        with gaps of 2 at a stride of 3, that is one window further and one element of it back."""
+        moved, counts = 0, dict.fromkeys(self.steps, 0)
+        for axis, step in sorted(self.steps.items(), key=lambda each: abs(each[1])):
+            divisor = math.gcd(moved, step)
+            if divisor == moved:
+                continue
+            # a * moved + b * step == divisor, with b the inverse of the step modulo what was reached before.
+            own = pow(step // divisor, -1, moved // divisor) if moved else step // divisor
+            before = (divisor - own * step) // moved if moved else 0
+            counts = {each: count * before for each, count in counts.items()}
+            counts[axis], moved = own, divisor
+        return counts
 
 
 class Box(NamedTuple):
@@ -80,14 +97,15 @@ def find_sides(tile: list[UOp], access: UOp) -> list[Side] | None:
     if len(known) < len(tile):
         return None
     sides = [_side(group, known) for group in _groups(known, access)]
-    found = [side for side in sides if side is not None]
-    is_overlapping = any(side.length < functools.reduce(lambda n, a: n * size_of(a), side.steps, 1) for side in found)
+    is_overlapping = any(side.length < side.reads for side in sides)
     are_vectors_whole = all(
-        abs(step) == 1 for side in found for axis, step in side.steps.items() if axis.arg.kind is AxisType.UPCAST
+        abs(step) == 1 for side in sides for axis, step in side.steps.items() if axis.arg.kind is AxisType.UPCAST
     )
-    if len(found) < len(sides) or not is_overlapping or not are_vectors_whole:
+    # Where no axis has stride 1 the windows leave gaps: most of the box should be read.
+    are_dense = all(side.length < 2 * side.reads or 1 in map(abs, side.steps.values()) for side in sides)
+    if not is_overlapping or not are_vectors_whole or not are_dense:
         return None
-    return sorted(found, key=lambda side: -side.unit) if _masks_follow(found, access) else None
+    return sorted(sides, key=lambda side: -side.unit) if _masks_follow(sides, access) else None
 
 
 def make_box(sides: list[Side], access: UOp, lanes: int, slot: int) -> Box:
@@ -110,8 +128,7 @@ def make_box(sides: list[Side], access: UOp, lanes: int, slot: int) -> Box:
                 conditions.append(at < side.length)
         else:
             at = loop(side.length, AxisType.LOOP)
-        exchanges |= {axis: index_const(0) for axis in side.steps}
-        exchanges[side.leader] = (at - side.before) * side.steps[side.leader]
+        exchanges |= {axis: (at - side.before) * count for axis, count in side.unit_move.items()}
         target = target + at * pitch
         walk = functools.reduce(UOp.__add__, (axis * step for axis, step in side.steps.items()))
         position = position + (walk + side.before) * pitch
@@ -140,10 +157,8 @@ def _groups(steps: dict[UOp, int], access: UOp) -> list[list[UOp]]:
     return groups + free
 
 
-def _side(group: list[UOp], steps: dict[UOp, int]) -> Side | None:
-    unit = min(abs(steps[axis]) for axis in group)
-    if any(steps[axis] % unit for axis in group):
-        return None
+def _side(group: list[UOp], steps: dict[UOp, int]) -> Side:
+    unit = math.gcd(*(steps[axis] for axis in group))
     own = {axis: steps[axis] // unit for axis in group}
     before = -sum(step * (size_of(axis) - 1) for axis, step in own.items() if step < 0)
     length = 1 + sum(abs(step) * (size_of(axis) - 1) for axis, step in own.items())
@@ -163,7 +178,7 @@ def _masks_follow(sides: list[Side], access: UOp) -> bool:
             return False
         form = affine(part.src[0]).plus(affine(part.src[1]), -1)
         side = counted[0]
-        rate = form.terms.get(side.leader, 0) * side.steps[side.leader]
+        rate = sum(form.terms.get(axis, 0) * count for axis, count in side.unit_move.items())
         if any(form.terms.get(axis, 0) != rate * step for axis, step in side.steps.items()):
             return False
         if any(axis in atom.ranges for atom in form.terms for axis in side.steps if atom is not axis):

@@ -24,7 +24,7 @@ from tilewright.graph.walk import size_of, toposort
 # Bytes of the group of terms that one lane of a dot-product instruction takes.
 GROUP_BYTES = 4
 # Lengths of the groups of results that are interleaved in front of a store.
-RESULT_GROUPS = (2, 3, 4)
+RESULT_GROUPS = tuple(range(2, 9))
 _FENCE = "  fence seq_cst"
 LIKELY = "!2"
 LIKELY_WEIGHTS = '!2 = !{!"branch_weights", i32 1048575, i32 1}'

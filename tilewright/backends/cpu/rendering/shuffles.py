@@ -165,10 +165,10 @@ def interleave(emit: Emit, bits: int, rows: Sequence[str], lanes: int) -> str:
     rows:    a0 a1 a2 a3   b0 b1 b2 b3   c0 c1 c2 c3   d0 d1 d2 d3
     result:  a0 b0 c0 d0   a1 b1 c1 d1   a2 b2 c2 d2   a3 b3 c3 d3
 
-    A round zips pairs of rows; the pairs of elements are the elements of the next round, of twice as many bits. Three
-    rows are one shuffle, which is an instruction of NEON."""
-    if len(rows) == 3:
-        return interleave_three(emit, f"i{bits}", rows, lanes)
+    A round zips pairs of rows; the pairs of elements are the elements of the next round, of twice as many bits. Another
+    number of rows is one shuffle: of three it is an instruction of NEON."""
+    if len(rows) & (len(rows) - 1):
+        return interleave_any(emit, f"i{bits}", rows, lanes)
     found, width = list(rows), bits
     while len(found) > 1:
         kind, pairs = of_lanes(f"i{width}", lanes), of_lanes(f"i{width}", 2 * lanes)
@@ -183,10 +183,14 @@ def interleave(emit: Emit, bits: int, rows: Sequence[str], lanes: int) -> str:
     return emit(f"bitcast {of_lanes(f'i{width}', lanes)} {found[0]} to {result}")
 
 
-def interleave_three(emit: Emit, element: str, rows: Sequence[str], lanes: int) -> str:
-    halves = [joined(emit, element, [*half, "poison"][:2], lanes, 2 * lanes) for half in (rows[:2], rows[2:])]
+def interleave_any(emit: Emit, element: str, rows: Sequence[str], lanes: int) -> str:
+    half = power_of_two(len(rows)) // 2
+    halves = [
+        joined(emit, element, [*part, *["poison"] * half][:half], lanes, half * lanes)
+        for part in (rows[:half], rows[half:])
+    ]
     order = shuffle_mask([row * lanes + lane for lane in range(lanes) for row in range(len(rows))])
-    kind = of_lanes(element, 2 * lanes)
+    kind = of_lanes(element, half * lanes)
     return emit(f"shufflevector {kind} {halves[0]}, {kind} {halves[1]}, {order}")
 
 

@@ -27,8 +27,10 @@ from tilewright.tensor.primitives.index_nodes import AxisRange, range_moves
 from tilewright.tensor.primitives.reduce import accumulate_dtype
 
 AdaptiveSizes = int | Sequence[int | None] | None
-# Windows of more elements than this are reduced by loops, smaller ones compared element by element.
+# Windows of more elements than this are reduced by loops, smaller ones compared element by element. Windows that do not
+# overlap gain nothing from loops over them: their elements are read at a stride either way.
 _MAX_SLICES = 16
+_MAX_SEPARATE_SLICES = 32
 
 
 class PoolingMixin(ScatterMixin, ProductsMixin):
@@ -72,7 +74,9 @@ class PoolingMixin(ScatterMixin, ProductsMixin):
     ) -> Self | tuple[Self, Self]:
         """The maximum of each window over the last axes; with indices, also its flat position in space."""
         windows = self._pooled("max_pool2d", kernel_size, stride, dilation, padding, ceil_mode)
-        choose = choose_among_slices if math.prod(windows.kernel) <= _MAX_SLICES else choose_in_windows
+        is_separate = all(step >= size for step, size in zip(windows.steps, windows.kernel))
+        most = _MAX_SEPARATE_SLICES if is_separate else _MAX_SLICES
+        choose = choose_among_slices if math.prod(windows.kernel) <= most else choose_in_windows
         value, first = choose(self.uop, windows, self.requires_grad)
         result = self._new(value)
         if not return_indices:
@@ -277,28 +281,43 @@ def choose_among_slices(node: UOp, windows: Windows, keep_position: bool) -> tup
     """The maximum of each window and its position there, by comparing one slice of the input for each position of a
     window. With `keep_position` the positions are stored and elements are selected by them, so that a gradient needs
     the positions alone."""
-    # Padding is never chosen: a mask admits only elements inside.
     slices = window_slices(build.pad(node, windows.pads), windows)
-    inside: list[UOp] | None = None
     if windows.is_padded:
-        mask = build.pad(build.const(dtypes.bool, True, node.shape), windows.pads)
-        inside = window_slices(mask, windows)
+        # A choice for each slice, and not for the whole image: that would be stored.
+        inside = window_slices(build.pad(build.const(dtypes.bool, True, node.shape), windows.pads), windows)
+        least = build.const(node.dtype, node.dtype.min)
+        slices = [build.where(mask, each, least) for mask, each in zip(inside, slices)]
     best, first = slices[0], build.const(dtypes.int8, 0, slices[0].shape)
-    if inside is not None:
-        first = build.where(inside[0], first, build.const(dtypes.int8, -1))
-        best = build.where(inside[0], best, build.const(node.dtype, node.dtype.min))
-    for number, candidate in enumerate(slices[1:], start=1):
+    if windows.is_padded:
+        # Padding is the least number: nothing but an element inside is greater, or not a number.
+        best, first = best.const_like(node.dtype.min), build.cast(first_inside(node, windows), dtypes.int8)
+    for number, candidate in enumerate(slices):
+        if number == 0 and not windows.is_padded:
+            continue
         better = best < candidate
         if node.dtype.is_float:
             better = better | candidate.ne(candidate)
-        if inside is not None:
-            better = (better | (first < 0)) & inside[number]
         best = build.where(better, candidate, best)
         first = build.where(better, build.const(dtypes.int8, number), first)
     if keep_position:
         first = build.contiguous(first)
         best = element_of_windows(node, windows, first)
     return best, first
+
+
+def first_inside(node: UOp, windows: Windows) -> UOp:
+    """The position within each window of its first element that is not padding, -1 where all are."""
+    outer = len(node.shape) - len(windows.kernel)
+    padded = tuple(before + size + after for size, (before, after) in zip(node.shape, windows.pads))
+    axes = zip(padded[outer:], windows.kernel, windows.steps, windows.gaps)
+    shape = (*node.shape[:outer], *(nodes.output_size(*axis) for axis in axes))
+    number, is_inside = build.const(dtypes.int32, 0, shape), build.const(dtypes.bool, True, shape)
+    for axis, (size, step, gap) in enumerate(zip(windows.kernel, windows.steps, windows.gaps), start=outer):
+        start = build.axis_iota(shape, axis) * step - windows.pads[axis][0]
+        tap = (-start + (gap - 1)).maximum(0) // gap
+        number = build.alu(Ops.ADD, number * size, tap)
+        is_inside = is_inside & (tap < size) & (build.alu(Ops.ADD, start, tap * gap) < node.shape[axis])
+    return build.where(is_inside, number, number.const_like(-1))
 
 
 def element_of_windows(node: UOp, windows: Windows, first: UOp) -> UOp:
