@@ -7,9 +7,7 @@ log(n)) steps, without waiting for the host."""
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
 from typing import Self
 
 from tilewright.base.dtype import DType, dtypes, to_dtype
@@ -22,6 +20,7 @@ from tilewright.graph.uop import UOp
 from tilewright.runtime.device import canonical_device, open_driver
 from tilewright.tensor.core import nodes
 from tilewright.tensor.core.checks import check_axis, check_plain_size, check_whole
+from tilewright.tensor.families.first_elements import first_by_passes, is_found_by_passes
 from tilewright.tensor.families.random import RandomMixin
 from tilewright.tensor.primitives.indexing import ValuesAndIndices
 
@@ -70,10 +69,8 @@ class SortingMixin(RandomMixin):
             indices = self.argsort(axis, descending=largest)
             indices = indices._slice_axis(axis, 0, k).contiguous() if self.ndim else indices
         else:
-            keys = nodes.move_to_last(sort_keys(self.uop, largest), axis)
-            order = functools.partial(order_on, self.device)
-            found = build.cast(first_of_last_axis(keys, k, order), dtypes.int64)
-            indices = self._new(nodes.move_from_last(found, axis)).contiguous()
+            keys = sort_keys(self.uop, largest)
+            indices = self._new(build.cast(first_on(self.device, keys, axis, k), dtypes.int64)).contiguous()
         return ValuesAndIndices(self.gather(axis, indices) if self.ndim else self, indices)
 
     # ------------------------------------------------------------ random order
@@ -192,28 +189,38 @@ def order_of_last_axis(keys: UOp) -> UOp:
     return nodes.slice_axis(build.reshape(indices, (*outer, block)), len(outer), 0, size)
 
 
-def first_of_last_axis(keys: UOp, k: int, order: Callable[[UOp], UOp]) -> UOp:
-    """For each row the indices of its k smallest elements in ascending order, as int32. For a small k they are in the k
-    blocks with the smallest first elements, since k elements precede any element of another block. So most of a row is
-    read once and not sorted."""
+def first_on(device: Devices, keys: UOp, axis: int, k: int) -> UOp:
+    """The indices of the k smallest elements of an axis in ascending order, as int32, by the kernels of the device."""
+    size = keys.shape[axis]
+    target = open_driver(device).target if isinstance(device, str) else None
+    if size > _ONE_BLOCK and size >= k * _FEW:
+        return nodes.move_from_last(first_in_blocks(device, nodes.move_to_last(keys, axis), k), axis)
+    if target is not None and target.has_threads and is_found_by_passes(keys.dtype, size, k, target):
+        return first_by_passes(nodes.without_storing(keys), axis, k)
+    order = order_on(device, build.contiguous(nodes.move_to_last(keys, axis)))
+    return nodes.move_from_last(nodes.slice_axis(order, len(keys.shape) - 1, 0, k), axis)
+
+
+def first_in_blocks(device: Devices, keys: UOp, k: int) -> UOp:
+    """The same of the last axis, for a small k: the elements are in the k blocks with the smallest first elements, as
+    k elements precede any element of another block. So most of a row is read once and not sorted."""
     keys = build.contiguous(keys)
     outer, size = keys.shape[:-1], keys.shape[-1]
-    if size <= _ONE_BLOCK or size < k * _FEW:
-        return nodes.slice_axis(order(keys), len(outer), 0, k)
     # About as many blocks as the chosen blocks have elements.
     block = math.isqrt(size // k)
     count = -(-size // block)
     padded = nodes.pad_with(keys, (*((0, 0),) * len(outer), (0, count * block - size)), keys.dtype.max)
     padded = build.contiguous(padded)
     least = build.reduce_axis(Ops.MIN, build.reshape(padded, (*outer, count, block)), (len(outer) + 1,))
-    chosen = build.contiguous(first_of_last_axis(build.reshape(least, (*outer, count)), k, order))
+    least = build.contiguous(build.reshape(least, (*outer, count)))
+    chosen = build.contiguous(first_on(device, least, len(outer), k))
     # In ascending position, so that the sort stays stable across blocks.
-    chosen = build.contiguous(nodes.read_rows(chosen, order(chosen)))
+    chosen = build.contiguous(nodes.read_rows(chosen, order_on(device, chosen)))
     inside = (*outer, k, block)
     start = build.expand(build.reshape(chosen * block, (*outer, k, 1)), inside)
     indices = build.alu(Ops.ADD, start, build.axis_iota(inside, len(outer) + 1))
     indices = build.contiguous(build.reshape(indices, (*outer, k * block)))
-    found = first_of_last_axis(nodes.read_rows(padded, indices), k, order)
+    found = first_on(device, build.contiguous(nodes.read_rows(padded, indices)), len(outer), k)
     return nodes.read_rows(indices, build.contiguous(found))
 
 
