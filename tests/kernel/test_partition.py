@@ -104,7 +104,7 @@ def test_the_same_bits_in_any_order(small: None) -> None:
 
 
 def test_what_is_added_to_is_read_where_sums_are_stored(chosen: None) -> None:
-    """One kernel for the index, one that orders and one that sums; -0.0 without terms stays."""
+    """One kernel orders, and converts the index as it reads it, and one sums; -0.0 without terms stays."""
     x = generator.standard_normal(200).astype(np.float32)
     x[::9] = -0.0
     index, values = generator.integers(1, 200, 150), generator.standard_normal(150).astype(np.float32)
@@ -118,7 +118,7 @@ def test_what_is_added_to_is_read_where_sums_are_stored(chosen: None) -> None:
         found = tensors[0].scatter_add(0, tensors[1], tensors[2]).numpy()
         np.testing.assert_allclose(found, want, rtol=1e-6, atol=1e-6)
         assert np.signbit(found[::9]).all()
-        assert len(card.programs) - before == 3
+        assert len(card.programs) - before == 2
 
 
 @pytest.mark.parametrize("kind", ["zeros", "a product", "bfloat16"])
@@ -139,8 +139,28 @@ def test_what_is_added_to_is_not_stored_for_the_sums(kind: str, chosen: None) ->
     want = {"zeros": x * 0, "a product": x * x, "bfloat16": x}[kind].astype(np.float64)
     np.add.at(want, index, values.astype(np.float64))
     np.testing.assert_array_equal(found, want)
-    assert made[1:3] == ["order_by_bucket", "sum_buckets"]
-    assert len(made) == 4
+    assert made[:2] == ["order_by_bucket", "sum_buckets"]
+    assert len(made) == 3
+
+
+@pytest.mark.parametrize("kind", ["from the end", "computed", "two indices"])
+def test_an_index_is_computed_where_it_is_read(kind: str, chosen: None) -> None:
+    """Negative numbers count from the end; an index of several tensors is stored first."""
+    index, values = generator.integers(-90, 90, 150), generator.integers(-4, 5, 150).astype(np.float32)
+    other = generator.integers(0, 2, 150)
+    with emulated_card(cores=2) as card:
+        places, terms, added = (given(array).realize() for array in (index, values, other))
+        before = len(card.programs)
+        numbers = {"from the end": places, "computed": (places * 2 + 1) % 90, "two indices": (places + added) % 90}[
+            kind
+        ]
+        found = Tensor.zeros(90, device=NAME).scatter_add(0, numbers, terms).numpy()
+        made = [program.name for program in card.programs[before:]]
+    named = {"from the end": index, "computed": (index * 2 + 1) % 90, "two indices": (index + other) % 90}[kind]
+    want = np.zeros(90)
+    np.add.at(want, named, values)
+    np.testing.assert_array_equal(found, want)
+    assert made.index("order_by_bucket") == (1 if kind == "two indices" else 0)
 
 
 def test_a_sum_that_is_used_twice_is_added_to_its_tensor_as_well(chosen: None) -> None:

@@ -45,6 +45,7 @@ from tilewright.graph.kernels.partition import (
     TEAM,
     Partition,
     order_kernel,
+    stored_numbers,
 )
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
@@ -64,7 +65,9 @@ def sum_by_partition(numbers: UOp, values: UOp, count: int, plan: Partition) -> 
     outer, _, inner = values.shape
     size = element_count(values.shape)
     blocks, plan = -(-size // plan.tile), plan._replace(clocks=0.0)
-    kernel = order_kernel(len(numbers.shape) > 1, values.shape, count, values.dtype, plan)
+    is_spread = len(numbers.shape) > 1
+    numbers, formula = stored_numbers(numbers)
+    kernel = order_kernel(is_spread, values.shape, count, values.dtype, plan, formula)
     padded = blocks * plan.tile
     outputs = ((CELL, (padded,)), (values.dtype, (padded,)), (NUMBER, (blocks, plan.slots)))
     ordered = call(kernel, outputs, (numbers, values))
