@@ -114,6 +114,20 @@ def test_few_channels_share_the_images_too() -> None:
     assert made.threads == 1024
 
 
+@pytest.mark.parametrize("images", [64, 63, 145, 1001])
+def test_images_of_any_number_are_shared(images: int) -> None:
+    """Also where no power of two divides their number: the last part is masked."""
+    made = chosen(build.reduce_axis(Ops.ADD, leaf(0, images, 28, 190), (0, 2)))
+    assert made.threads == 1024
+
+
+@pytest.mark.parametrize("shape", [(32768, 3, 44), (1018, 151, 24), (40009, 20)], ids=str)
+def test_short_rows_fill_a_work_group(shape: tuple[int, ...]) -> None:
+    """Of 32768 rows with 3 results each, the 3 alone are no work-group; 151 rows are padded."""
+    made = chosen(build.reduce_axis(Ops.ADD, leaf(0, *shape), (len(shape) - 1,)))
+    assert made.threads >= 96
+
+
 def test_a_small_sum_inside_does_not_take_the_rows_threads() -> None:
     """A variance: every partial sum first combines the partial sums of the mean."""
     partials, x = leaf(0, 250), leaf(1, 250, 65552)

@@ -108,6 +108,14 @@ def test_cores_are_plans_with_estimates() -> None:
     assert seconds[choice.plan.name] == min(seconds.values())
 
 
+def test_numbers_of_one_part_are_not_multiplied_in_three() -> None:
+    """bfloat16 is exact in float32, so that the core for float32 in parts would take it too."""
+    considered = choose_plan(view_of(half_product(), CARD)).considered
+    names = [each.plan.name for each in considered]
+    assert "tensor core wgmma_bfloat16_128x128" in names
+    assert not any("float32x3" in name for name in names)
+
+
 def test_a_plan_of_later_templates_leaves_the_kernel_to_them() -> None:
     def later(seconds: float) -> Plan:
         return plan_of("later", seconds)._replace(make=None)

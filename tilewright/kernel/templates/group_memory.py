@@ -30,7 +30,7 @@ from tilewright.kernel.templates.group_builder import (
     tile_groups,
     warp_threads,
 )
-from tilewright.kernel.templates.group_elements import fill_groups
+from tilewright.kernel.templates.group_elements import fill_groups, may_pad
 from tilewright.kernel.templates.measured_groups import (
     CLOCKS_PER_LOAD,
     CLOCKS_PER_PARTIAL,
@@ -218,7 +218,7 @@ def share_rows(builder: GroupOptBuilder) -> None:
         share_axis(builder, axis, op, threads)
     for axis in slow:
         op = OptOps.GROUP if axis in view.reduce_axes else OptOps.LOCAL
-        builder.split(op, axis, teams)
+        builder.split(op, builder.fill_up(axis, teams), teams)
     add_rows(builder)
 
 
@@ -283,23 +283,27 @@ def slow_axes(view: KernelView, shared: list[UOp], inner: list[UOp]) -> list[UOp
 
 
 def teams_for_rows(builder: GroupOptBuilder, threads: int, rows: int, slow: list[UOp]) -> int:
-    """Into how many parts the slow axes are divided, each part with the threads of a row: a power of two that divides
-    every axis of constant size."""
+    """Into how many parts the slow axes are divided, each part with the threads of a row: a power of two that every
+    axis of constant size has nearly a multiple of."""
     if not slow:
         return 1
     wanted = builder.target.cores * builder.target.threads_per_core // max(rows * threads, 1)
     most = min(wanted, min(builder.target.max_group_size, 1024) // threads)
     counted = [size_of(axis) for axis in slow if is_counted(axis)]
-    return math.gcd(1 << max(0, most.bit_length() - 1), *counted) if most > 1 else 1
+    powers = [1 << power for power in reversed(range(max(most, 1).bit_length()))]
+    return next(teams for teams in powers if all(-(-size // teams) * teams <= MAX_PADDED * size for size in counted))
 
 
 def add_rows(builder: GroupOptBuilder) -> None:
     """A work-group with few threads per row takes several rows."""
     loops = [a for a in output_loops(builder.view) if all(a in node.ranges for node in builder.view.reduces)]
-    count = count_threads(builder.view.sink)
-    if loops and 1 < count < GROUP_THREADS // 2:
-        axis = max(loops, key=lambda loop: (is_counted(loop), loop.arg.id))
-        builder.split(OptOps.LOCAL, axis, part_of(axis, min(builder.room, GROUP_THREADS // (2 * count))))
+    for axis in sorted(loops, key=lambda loop: (is_counted(loop), loop.arg.id), reverse=True):
+        count = count_threads(builder.view.sink)
+        if 1 < count < GROUP_THREADS // 2:
+            amount = min(builder.room, GROUP_THREADS // (2 * count))
+            if may_pad(axis, amount) and 2 * divisor(size_of(axis), amount) < amount:
+                axis = builder.fill_up(axis, amount)
+            builder.split(OptOps.LOCAL, axis, part_of(axis, amount))
 
 
 # ---------------------------------------------------------------- reductions across memory

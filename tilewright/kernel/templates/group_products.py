@@ -87,12 +87,17 @@ def usable_cores(view: KernelView, narrow: NarrowProduct | None) -> tuple[list[t
     contraction or is very small. And the estimate without tiles, where it has few rows or columns."""
     found: list[tuple[float, Opt]] = []
     repeated: float | None = None
+    shortest: int | None = None  # bytes of an operand, in the shortest dtype that a core multiplies
     for axis, name in TRANSFORMS[OptOps.TC].candidates(view):
         core = find_core(view.target, name)
         assert core is not None
         contraction = match_contraction(view, core.operand, core.accumulator)
         if isinstance(contraction, str):
             continue
+        if core.parts > 1 and shortest is not None and shortest < core.operand.itemsize:
+            continue  # the operands are exact in a shorter dtype: all parts but one would be 0
+        if core.parts == 1:
+            shortest = min(shortest or core.operand.itemsize, core.operand.itemsize)
         rows, columns = contraction.rows, contraction.columns
         if rows * columns * contraction.length < MIN_PRODUCT:
             return [], None
