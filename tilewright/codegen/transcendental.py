@@ -209,7 +209,7 @@ def polynomial(x: UOp, coefficients: tuple[float, ...]) -> UOp:
 
 def _paired(x: UOp, coefficients: tuple[float, ...]) -> UOp:
     """Horner's scheme; in powers of x*x, with pairs c + d*x as coefficients, where there are many. An FMA that adds to
-    its register needs a copy of each constant that it adds, and a pair is no constant; the chain has half the length."""
+    its register needs a copy of each constant that it adds, and a pair is no constant. The chain is half as long."""
     if len(coefficients) < MIN_PAIRED:
         step, terms = x, [x.const_like(c) for c in coefficients]
     else:
