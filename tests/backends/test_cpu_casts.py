@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.backends.test_cpu_dot_products import run_text
 from tests.backends.test_cpu_inner_loops import inner_loops
 from tests.backends.test_cpu_processors import assembly_for
 from tests.kernel.kernels import kernel_of, leaf
@@ -18,6 +19,10 @@ from tilewright.backends.cpu.host.processors import _FLAGS, Processor
 from tilewright.backends.cpu.rendering.renderer import render
 from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen.pipeline import lower
+from tilewright.graph.kernels.language import make_argument
+from tilewright.graph.ops import AxisType
+from tilewright.graph.records import KernelInfo
+from tilewright.graph.uop import UOp
 from tilewright.kernel.optimise import optimise
 
 PROCESSORS = [("x86_64", "haswell"), ("x86_64", "skylake-avx512"), ("aarch64", "neoverse-n1")]
@@ -49,3 +54,23 @@ def test_values_out_of_range(source: DType, dtype: DType) -> None:
     assert found.tolist() == Tensor(values, device="PYTHON").cast(dtype).numpy().tolist()
     wanted = [0 if np.isnan(v) else int(np.clip(float(v), -1e30, 1e30)) for v in values]
     assert found.tolist() == [min(max(value, int(dtype.min)), int(dtype.max)) for value in wanted]
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("dtype", [dtypes.int8, dtypes.uint8], ids=lambda d: d.name)
+def test_bytes_become_floats_by_a_shuffle(dtype: DType, lanes: int) -> None:
+    """All bytes, where conversions are slow."""
+
+    def kernel(out: UOp, x: UOp) -> UOp:
+        vector, lane = UOp.range(256 // lanes, 0), UOp.range(lanes, 1, AxisType.UPCAST)
+        at = vector * lanes + lane
+        return out[at].set(x[at].load().cast(dtypes.float32), end=(vector, lane)).sink(arg=KernelInfo("floats", ()))
+
+    values = np.arange(256).astype(np.uint8).view(dtype.name)
+    target = replace(cpu_target(), vector_bytes=16, native_ops=cpu_target().native_ops | {"SHUFFLED_BYTES"})
+    arguments = [make_argument(slot, kind, (256,)) for slot, kind in enumerate((dtypes.float32, dtype))]
+    program = lower(optimise(kernel(*arguments), target), target)
+    text = render(program, KERNEL_SYMBOL)
+    assert not re.search(r"\t[su]cvtf\t", assembly_for("aarch64", "neoverse-n1", text))
+    found = run_text(text, program, {0: np.zeros(256, np.float32), 1: values})
+    assert found.tolist() == values.astype(np.float32).tolist()

@@ -65,6 +65,10 @@ def cpu_target(compiler: str = LLVM, arch: str = "", facts: str = "", flush: int
     # Conversions out of range are undefined in C; where no instruction saturates, LLVM scalarises vectors.
     saturates = compiler == LLVM and compiled_for.has_saturating_casts()
     has_maximum = compiler == LLVM and compiled_for.has_nan_maximum()
+    shuffles = compiler == LLVM and compiled_for.has_slow_conversions()
+    names = _names(
+        SATURATING_CAST=saturates, NAN_MAXIMUM=has_maximum, SLOW_PATH=compiler == LLVM, SHUFFLED_BYTES=shuffles
+    )
     return Target(
         name="CPU",
         # Includes the machine: the results of a search are for the machine that it was timed on.
@@ -85,7 +89,7 @@ def cpu_target(compiler: str = LLVM, arch: str = "", facts: str = "", flush: int
         masked_itemsizes=compiled_for.masked_itemsizes() if compiler == LLVM else (),
         native=ALL_DTYPES - SMALL_FLOATS,
         native_casts=frozenset({dtypes.float16}) if compiler == LLVM and compiled_for.has_half_casts() else frozenset(),
-        native_ops=BASIC_OPS | _names(SATURATING_CAST=saturates, NAN_MAXIMUM=has_maximum, SLOW_PATH=compiler == LLVM),
+        native_ops=BASIC_OPS | names,
         dot_products=compiled_for.dot_products() if compiler == LLVM else (),
         flush_denormals=flush,
         checks_ranges=True,

@@ -143,9 +143,12 @@ def many_tokens(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callable[
         rests = []
         if layout.minimum is not None:
             rest = layout.minimum(data, part) * sums[token, first, lane].load()
+            if not is_scaled:  # two steps of one sum: each multiplies and adds in one instruction
+                addend = UOp.range(2, 13, AxisType.UNROLL)
+                value, parts = (addend < 1).where(value, rest), (addend,)
             # With a scale for each part, a sum of its own saves an addition for each. Only vectors of 4 lanes have
             # accumulators left for it.
-            if is_scaled and tile.lanes == TERMS:
+            elif tile.lanes == TERMS:
                 rests.append(add_up(rest, *loops, *parts))
             else:
                 value = value + rest

@@ -66,7 +66,7 @@ class Layout(NamedTuple):
     # Whether 8 elements share a byte with a bit of each, which lanes along a row unpack slowly.
     has_shared_bits: bool = False
     apart: tuple[float, Steps | None] = (0.0, None)
-    run: int = 2  # consecutive parts that share no byte with others
+    run: int = 2  # consecutive parts whose nibbles share no byte with others
 
     @property
     def is_packed(self) -> bool:
@@ -218,7 +218,7 @@ LAYOUTS: dict[str, Layout] = {
     "Q5_1": Layout(2, 16, 1, _five_bits(4, 8), _first_half, _second_half, 2, has_shared_bits=True),
     "Q8_0": Layout(1, 32, 1, _signed_byte, _first_half, None, 1),
     "Q4_K": Layout(8, 32, 8, _field_q4_k, _SCALE_K, _MINIMUM_K, 2, apart=(0.0, _MINIMUM_K)),
-    "Q5_K": Layout(8, 32, 8, _five_bits_k(_with_bit), _SCALE_K, _MINIMUM_K, 2, apart=(0.0, _MINIMUM_K), run=8),
+    "Q5_K": Layout(8, 32, 8, _five_bits_k(_with_bit), _SCALE_K, _MINIMUM_K, 2, apart=(0.0, _MINIMUM_K)),
     "Q6_K": Layout(16, 16, 16, _field_q6_k, _SCALE_Q6_K, _minimum_q6_k, 4, 32.0, apart=(32.0, None), run=8),
 }
 

@@ -65,6 +65,11 @@ class Processor(NamedTuple):
         """Whether an instruction multiplies a vector by one lane of another."""
         return self.instruction_set == "aarch64"
 
+    def has_slow_conversions(self) -> bool:
+        """Whether a vector of integers is converted to floats more slowly than its bytes are shuffled and a vector is
+        subtracted."""
+        return self.instruction_set == "aarch64"
+
     def dot_products(self) -> tuple[DotProduct, ...]:
         """The dot-product instructions, for registers as wide as `vector` says."""
         if self.instruction_set == "aarch64":

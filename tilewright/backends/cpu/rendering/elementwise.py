@@ -8,13 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.backends.cpu.rendering.emitter import Element, Emitter
-from tilewright.backends.cpu.rendering.instructions import is_exact, operand_dtype, value_type
+from tilewright.backends.cpu.rendering.instructions import constant, is_exact, of_lanes, operand_dtype, value_type
+from tilewright.backends.cpu.rendering.shuffles import shuffle_mask
 from tilewright.backends.cpu.rendering.values import Values
-from tilewright.base.dtype import dtypes
+from tilewright.base.dtype import DType, dtypes
 from tilewright.graph.kernels.edges import holds_at
 from tilewright.graph.kernels.slow_path import find_slow_paths
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
+
+_BYTES = frozenset({dtypes.int8, dtypes.uint8})
+# The first float whose last bit counts 1, and its highest byte; the others are 0.
+_WHOLE, _HIGHEST_BYTE = float(1 << 23), 0x4B
 
 
 class Elementwise:
@@ -44,8 +49,10 @@ class Elementwise:
             return values.emitter.here(values.operand(node.src[1 if holds else 2], at, axis))
         if node in self.slow:
             return self._choose(node, at)
-        operands = [values.operand(src, at, axis) for src in node.src]
-        return values.emitter.emit(spell(values.emitter, node, operands, values.facts.lanes(node)))
+        operands, lanes = [values.operand(src, at, axis) for src in node.src], values.facts.lanes(node)
+        if "SHUFFLED_BYTES" in values.target.native_ops and is_byte_cast(node, lanes):
+            return float_of_bytes(values.emitter, node.src[0].dtype, operands[0], lanes)
+        return values.emitter.emit(spell(values.emitter, node, operands, lanes))
 
     def _choose(self, where: UOp, at: dict[UOp, int]) -> Element:
         values, emitter, facts = self.values, self.values.emitter, self.values.facts
@@ -68,6 +75,25 @@ class Elementwise:
         emitter.begin_block(f"{label}.done")
         kind = value_type(where.dtype, lanes)
         return emitter.emit(f"phi {kind} [ {fast}, %{before} ], [ {chosen}, %{taken} ]")
+
+
+def is_byte_cast(node: UOp, lanes: int) -> bool:
+    """Whether a node converts a register of bytes, or half of one, to floats."""
+    return node.op is Ops.CAST and node.dtype is dtypes.float32 and node.src[0].dtype in _BYTES and lanes in (8, 16)
+
+
+def float_of_bytes(emitter: Emitter, dtype: DType, operand: str, lanes: int) -> Element:
+    """Bytes as floats without a conversion: a byte among those of 2**23 makes the float 2**23 + byte, from which 2**23
+    is subtracted. A signed byte is offset by 128 first."""
+    kind, whole = of_lanes("i8", lanes), _WHOLE if dtype.is_unsigned else _WHOLE + 128
+    if not dtype.is_unsigned:
+        operand = emitter.assign(f"xor {kind} {operand}, splat (i8 -128)")
+    others = ", ".join(f"i8 {_HIGHEST_BYTE if lane == 1 else 0}" for lane in range(lanes))
+    order = [source for lane in range(lanes) for source in (lane, lanes, lanes, lanes + 1)]
+    wide = emitter.assign(f"shufflevector {kind} {operand}, {kind} <{others}>, {shuffle_mask(order)}")
+    floats = of_lanes("float", lanes)
+    number = emitter.assign(f"bitcast {of_lanes('i8', 4 * lanes)} {wide} to {floats}")
+    return emitter.emit(f"fsub {floats} {number}, {constant(dtypes.float32, whole, lanes)}")
 
 
 def spell(emitter: Emitter, node: UOp, operands: list[str], lanes: int) -> str:
