@@ -101,6 +101,7 @@ class Program:
     first_variable: int = 0  # the position of the first among the arguments: behind the buffers that a launch gives
     section: UOp | None = None
     section_buffers: int = 0
+    numbers: tuple[int, ...] = ()  # those that the text, which other programs share, reads from memory
 
     @property
     def sections(self) -> int:

@@ -146,6 +146,11 @@ class Driver(ABC):
     def render(self, program: Program) -> str:
         """The program's text."""
 
+    def share_texts(self, sources: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
+        """For each text one that does the same, with the numbers that it reads from memory: `Program.numbers`. Several
+        that are equal but for numbers may become one."""
+        return [(source, ()) for source in sources]
+
     @abstractmethod
     def compile(self, source: str) -> bytes:
         """The text as a binary that can be kept on disk."""

@@ -4,6 +4,7 @@ LLVM in this process, or by the system's C compiler, as CPU_COMPILER says, for t
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,7 @@ from tilewright.runtime.cache import cache_key, read_entry, write_entry
 from tilewright.runtime.device import Address, Binding, HostDriver, Runner, VariableBinding
 
 KERNEL_SYMBOL = "kernel"
+NUMBERS = "tw_numbers"  # the symbol of the numbers that a shared text reads
 LLVM = "llvm"  # of CPU_COMPILER: every other choice is the name of a program
 # The work, in operations and bytes, below which waking another thread costs more than it saves.
 MIN_GRAIN = 1 << 15
@@ -228,6 +230,13 @@ class CpuDriver(HostDriver):
 
         return render_c(program)
 
+    def share_texts(self, sources: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
+        if options.CPU_COMPILER != LLVM:
+            return super().share_texts(sources)
+        from tilewright.backends.cpu.rendering.shared_text import share_texts
+
+        return share_texts(sources)
+
     def compile(self, source: str) -> bytes:
         if options.CPU_COMPILER != LLVM:
             from tilewright.backends.cpu.code import c_compiler
@@ -264,11 +273,18 @@ class CpuDriver(HostDriver):
             "variables": program.variable_names,
             "work": _work_of_step(program, extent),
             "counts": _counts(program),
+            "numbers": program.numbers,
         }
 
     def load_kept(self, binary: bytes, launch: dict[str, Any]) -> CpuKernel:
         panels.ensure(launch["panel"])
-        code = llvm.load_object(binary, launch["symbol"], imports={SYMBOL: panels.word.address})
+        numbers, imports = launch["numbers"], {SYMBOL: panels.word.address}
+        if numbers:
+            memory = allocate(8 * len(numbers))
+            (ctypes.c_int64 * len(numbers)).from_address(memory.address)[:] = numbers
+            imports[NUMBERS] = memory.address
+        code = llvm.load_object(binary, launch["symbol"], imports=imports)
+        code.read = memory if numbers else None
         counts = tuple((number, greatest) for number, greatest in launch["counts"])
         names = tuple(launch["variables"])
         return CpuKernel(code, launch["extent"], launch["grain"], names, launch["work"], counts)

@@ -23,6 +23,7 @@ from tilewright.engine.compilation.workers import Workers, tuned_interpreter
 from tilewright.engine.recent import KERNELS_PER_PLAN, RecentTable
 from tilewright.graph.records import Opt, Program
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
 from tilewright.runtime.cache import cache_key, read_entry, write_entry
 from tilewright.runtime.device import Driver, open_driver
 
@@ -158,24 +159,31 @@ def _compile_missing(wanted: dict[tuple[object, ...], tuple[UOp, str]], workers:
     twins: dict[tuple[object, ...], tuple[object, ...]] = {}
     texts: dict[str, Draft] = {}  # the drafts that are compiled here, by the key of their text
     longest = _longest_of(wanted)
-    for key, (ast, device) in sorted(wanted.items(), key=lambda item: item[0] in longest):
-        stored_keys[key] = _stored_key(ast, device)
-        found = _load_stored(stored_keys[key], device)
-        if found is not None:
-            facts = (found.name, device, found.operations, found.bytes_moved, found.handle, found.stored_key)
-            _kernels[key] = CompiledKernel(*facts, ast, {})
-            continue
-        first = alike.setdefault((ast, *key[2:]), key)
-        if first != key:
-            twins[key] = first
-            continue
-        draft = _shorter(drafts.get(longest.get(key, ())), ast) or draft_kernel(ast, device, _found_opts(ast, device))
-        draft.stored_key = stored_keys[key]
-        drafts[key] = draft
-        if draft.binary is not None:
-            workers.give(draft.store)
-        elif texts.setdefault(draft.key, draft) is draft:
-            workers.give(draft.compile, len(draft.source))
+    for group in _groups_of(wanted, longest):
+        drafted: list[Draft] = []
+        for key in group:
+            ast, device = wanted[key]
+            stored_keys[key] = _stored_key(ast, device)
+            found = _load_stored(stored_keys[key], device)
+            if found is not None:
+                facts = (found.name, device, found.operations, found.bytes_moved, found.handle, found.stored_key)
+                _kernels[key] = CompiledKernel(*facts, ast, {})
+                continue
+            first = alike.setdefault((ast, *key[2:]), key)
+            if first != key:
+                twins[key] = first
+                continue
+            longer = drafts.get(longest.get(key, ()))
+            draft = _shorter(longer, ast) or draft_kernel(ast, device, _found_opts(ast, device))
+            draft.stored_key = stored_keys[key]
+            drafts[key] = draft
+            drafted.append(draft)
+        _share_texts([draft for draft in drafted if draft.binary is None])
+        for draft in drafted:
+            if draft.binary is not None:
+                workers.give(draft.store)
+            elif texts.setdefault(draft.key, draft) is draft:
+                workers.give(draft.compile, len(draft.source))
     with stage_timer("compile"):  # the wait for the last of them: the others ran in parallel with earlier stages
         workers.finish()
     for draft in drafts.values():
@@ -189,6 +197,34 @@ def _compile_missing(wanted: dict[tuple[object, ...], tuple[UOp, str]], workers:
         if not listeners and not options.BEAM:
             # The graphs and the text take more memory than all else together, and can be made again from the kernel.
             made.draft = None
+
+
+def _groups_of(
+    wanted: dict[tuple[object, ...], tuple[UOp, str]], longest: dict[tuple[object, ...], tuple[object, ...]]
+) -> list[list[tuple[object, ...]]]:
+    """The kernels in the order in which they are drafted. Those with the same ops, of which some may have one text, are
+    drafted together: after the others, so that the compilers have work meanwhile. Those that may share the text of a
+    longer one come last."""
+    if len(wanted) == 1 or options.NOOPT or not wants_results_alone():
+        return [[key] for key in wanted]
+    groups: dict[object, list[tuple[object, ...]]] = {}
+    longer = set(longest.values())
+    for key, (ast, _) in wanted.items():
+        is_alone = key in longest or key in longer
+        groups.setdefault(key if is_alone else (*key[1:], *[node.op for node in toposort(ast)]), []).append(key)
+    return sorted(groups.values(), key=lambda group: (group[0] in longest, len(group) > 1))
+
+
+def _share_texts(drafts: list[Draft]) -> None:
+    """Gives drafts of one device whose texts differ in numbers alone one text, which reads the numbers of each."""
+    if len(drafts) < 2:
+        return
+    driver = open_driver(drafts[0].device)
+    for draft, (source, numbers) in zip(drafts, driver.share_texts([draft.source for draft in drafts]), strict=True):
+        if numbers:
+            draft.source, draft.key = source, _program_key(source, driver)
+            draft.program = replace(draft.program, numbers=numbers)
+            draft.binary = read_entry(draft.key)
 
 
 def _longest_of(wanted: dict[tuple[object, ...], tuple[UOp, str]]) -> dict[tuple[object, ...], tuple[object, ...]]:
@@ -284,10 +320,15 @@ def draft_kernel(ast: UOp, device: str, opts: tuple[Opt, ...] | None) -> Draft:
     with stage_timer("render"):
         source = driver.render(program)
     with stage_timer("cache"):
-        key = cache_key("program", source, driver.target.toolchain, driver.target.arch)
+        key = _program_key(source, driver)
         binary = read_entry(key)
     spent = {name: total - before.get(name, 0) for name, total in stage_times.items() if total != before.get(name)}
     return Draft(ast, device, optimised, program, source, key, binary, spent, is_from_disk=binary is not None)
+
+
+def _program_key(source: str, driver: Driver) -> str:
+    """The key of a text's binary in the disk cache."""
+    return cache_key("program", source, driver.target.toolchain, driver.target.arch)
 
 
 def _finished(draft: Draft) -> CompiledKernel:

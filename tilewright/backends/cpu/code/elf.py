@@ -24,11 +24,12 @@ class LoadedCode:
     An object that stores an address also keeps the `LoadedCode`. At interpreter exit nothing is unmapped, because
     daemon threads may still be running kernels then."""
 
-    __slots__ = ("_release", "address", "symbols")
+    __slots__ = ("_release", "address", "read", "symbols")
 
     def __init__(self, symbols: Mapping[str, int], first: str, release: Callable[[], object]) -> None:
         self.symbols = dict(symbols)
         self.address = self.symbols[first]
+        self.read: object = None  # memory that the code reads, kept as long as it is
         self._release = release
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
