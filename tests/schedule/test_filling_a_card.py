@@ -22,7 +22,7 @@ from tilewright.graph.spec import element_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of, toposort
 from tilewright.kernel.optimise import optimise
-from tilewright.schedule import fuse, reduction
+from tilewright.schedule import fuse, product_parts
 from tilewright.schedule.pipeline import schedule
 from tilewright.schedule.reduction import split_reduction
 
@@ -43,8 +43,9 @@ def product(rows: int, columns: int, summed: int, batch: int = 1, dtype: DType =
 
 def parts_of(split: UOp) -> int:
     """The first axis of the sums that are stored."""
-    (stored,) = [node for node in toposort(split) if node.op is Ops.CONTIGUOUS]
-    return stored.shape[0]
+    stored = [node for node in toposort(split) if node.op is Ops.CONTIGUOUS]
+    (sums,) = [node for node in stored if node.src[0].op is Ops.REDUCE_AXIS]
+    return sums.shape[0]
 
 
 @pytest.mark.parametrize("sides", [(8, 256), (46, 128), (52, 3072), (490, 23), (128, 128)], ids=str)
@@ -84,14 +85,28 @@ def test_sums_in_parts_keep_their_dtype() -> None:
     assert split_reduction(short, CARD) is None
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "has_zeros"), [(511, 513, True), (333, 257, True), (1, 1024, False), (512, 8, False)]
+)
+def test_a_sum_without_equal_parts_is_filled_up_with_zeros(rows: int, columns: int, has_zeros: bool) -> None:
+    """In float32, where each element of both factors is multiplied often enough that copies of them pay."""
+    node = product(rows, columns, 65537, dtype=dtypes.float32)
+    split = split_reduction(node, CARD)
+    assert has_zeros == (split is not None and any(each.op is Ops.PAD for each in toposort(split)))
+    if has_zeros and split is not None:
+        tiles = -(-rows // 128) * -(-columns // 128) * parts_of(split)
+        assert tiles >= CARD.cores // 3
+
+
 def test_the_parts_of_a_product_are_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reduction, "MIN_SUMMED", 2)
+    monkeypatch.setattr(product_parts, "MIN_SUMMED", 2)
     card = replace(CARD, launch_clocks=0.0)
     numbers = np.random.default_rng(3)
-    for sides in ((3, 5, 24), (4, 7, 60), (2, 2, 1 << 10)):
+    for *sides, has_zeros in ((3, 5, 24, False), (4, 7, 60, False), (2, 2, 1 << 10, False), (70, 65, 2039, True)):
         node = product(*sides, batch=2, dtype=dtypes.float32)
         split = split_reduction(node, card)
         assert split is not None
+        assert has_zeros == any(each.op is Ops.PAD for each in toposort(split))
         values = {
             param: numbers.integers(-4, 5, element_count(param.shape)).astype(np.float32)
             for param in toposort(node)

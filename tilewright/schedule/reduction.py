@@ -5,18 +5,16 @@ fill it. The split depends on the shape alone, on a card also on its number of c
 
 from __future__ import annotations
 
-import math
-
 from tilewright.base.config import options
-from tilewright.base.costs import memory_clocks
 from tilewright.base.dtype import dtypes
 from tilewright.base.target import Target
 from tilewright.graph import build
 from tilewright.graph.ops import Ops, reduce_identity
 from tilewright.graph.sizes import is_symbolic
-from tilewright.graph.spec import Kind, Shape, max_count
+from tilewright.graph.spec import Shape, max_count
 from tilewright.graph.uop import UOp, const
 from tilewright.graph.walk import without_casts
+from tilewright.schedule.product_parts import MAX_GROUP_PARTS, MAX_PADDING, fill_cores, is_product
 
 LARGE_REDUCTION = 1 << 15
 LONG_REDUCTION = 1 << 22  # that fewer parts than FEW_RESULTS would not share well
@@ -27,7 +25,6 @@ ENOUGH_ROWS = 8
 FEW_PRODUCTS = 1024  # results of sums of products: a few register tiles, one task for one core
 MAX_PARTS = 256
 MIN_PART = 1024
-MAX_PADDING = 8  # at most one part in this many of an axis is padding
 LONG_PRODUCT = 1 << 12
 # Sums of columns on a device with work-groups: the least number of elements for which two kernels are faster than one,
 # the number of partial sums that keeps the threads busy, and the least length of a part.
@@ -39,18 +36,8 @@ MIN_COLUMN_PART = 32
 ROW_PARTS, MIN_ROW_PARTS = 16, 4
 MIN_ROWS = 64
 LONG_ROW = 1 << 17
-# Results per core that keep a device with work-groups busy, and the most parts that an axis is cut into for them.
+# Results per core that keep a device with work-groups busy.
 RESULTS_PER_CORE = 8
-MAX_GROUP_PARTS = 1024
-# A product on tensor cores: rows and columns of a tile, the least summed length of a part, operations per core and
-# clock of short floats, the share of its peak that a core of float32 reaches, bytes per core and clock from the shared
-# cache, and the least estimated speedup for which the product is split.
-TILE_ROWS, TILE_COLUMNS = 128, 256
-MIN_SUMMED = 256
-SHORT_FLOAT_OPERATIONS, FLOAT_EFFICIENCY = 3500.0, 0.75
-CACHE_BYTES = 40.0
-MIN_SPLIT_GAIN = 1.25
-VECTOR_BYTES = 16
 
 
 def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
@@ -69,7 +56,7 @@ def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
     work, results = max_count(source.shape), max_count(node.shape)
     group_cores = target.cores if target is not None and target.has_local else 0
     if target is not None and target.tensor_cores and is_product(source, axes) and results > 1:
-        return _fill_cores(node, target)
+        return fill_cores(node, target)
     is_narrow = node.arg[0] is Ops.ADD and results <= FEW_PRODUCTS and is_product(source, axes)
     if results > (FEW_PRODUCTS if is_narrow else FEW_RESULTS):
         return _split_product(node) or (_split_columns if group_cores else _split_rows)(node, work, results)
@@ -235,105 +222,6 @@ def _split_product(node: UOp) -> UOp | None:
     size = source.shape[summed[0]]
     parts = max(n for n in range(1, size + 1) if size % n == 0 and (n == 1 or n * MIN_PART <= length))
     return _split_axis(source, source.shape, node, summed[0], parts) if parts > 1 else None
-
-
-def _fill_cores(node: UOp, target: Target) -> UOp | None:
-    """A matrix product with fewer tiles than a card has cores is summed in parts, each with tiles of its own. The parts
-    are written and read once more; the least estimate wins."""
-    source = node.src[0]
-    op, axes = node.arg
-    if op is not Ops.ADD or node.dtype not in (dtypes.float32, dtypes.float64):
-        return None
-    axis = max(axes, key=lambda a: source.shape[a])
-    size, length = source.shape[axis], max_count(source.shape) // max_count(node.shape)
-    sides = _sides_of(source, axes)
-    whole = _product_clocks(node, sides, length, 1, target)
-    best = (whole / MIN_SPLIT_GAIN, 1)
-    aligned = math.gcd(size, VECTOR_BYTES // min(_loaded_bytes(factor) for factor in _factors(source)))
-    for parts in range(2, min(MAX_GROUP_PARTS, size, length // MIN_SUMMED) + 1):
-        if size % (parts * aligned) == 0:  # so that parts of a row are aligned to vectors
-            best = min(best, (_product_clocks(node, sides, length, parts, target), parts))
-    parts = best[1]
-    if parts == 1:
-        return None
-    moved = tuple(sorted((axis + 1, *(a + 1 for a in axes if a != axis))))
-    sums = build.reduce_axis(Ops.ADD, _in_parts(source, axis, parts), moved)
-    # Stored, because a short sum of sums would be fused into one kernel again.
-    return build.reshape(build.reduce_axis(Ops.ADD, build.contiguous(sums), (0,)), node.shape)
-
-
-def _in_parts(node: UOp, axis: int, parts: int) -> UOp:
-    """A product with an axis split in parts, which become the first axis, so that the partial sums of a part are
-    contiguous."""
-    if node.op is not Ops.EXPAND:
-        return node.replace(src=tuple(_in_parts(src, axis, parts) for src in node.src))
-    given, wide = node.src[0], node.shape
-    number = parts if given.shape[axis] > 1 else 1
-    split = build.reshape(given, (*given.shape[:axis], number, given.shape[axis] // number, *given.shape[axis + 1 :]))
-    first = build.permute(split, (axis, *(a for a in range(len(split.shape)) if a != axis)))
-    return build.expand(first, (parts, *wide[:axis], wide[axis] // parts, *wide[axis + 1 :]))
-
-
-def _product_clocks(node: UOp, sides: tuple[int, int, int], length: int, parts: int, target: Target) -> float:
-    batch, rows, columns = sides
-    depth = length / parts
-    is_short = all(_loaded_bytes(factor) < dtypes.float32.itemsize for factor in _factors(node.src[0]))
-    peaks = [core.operations_per_clock for core in target.tensor_cores if core.operand is dtypes.float32]
-    operations = SHORT_FLOAT_OPERATIONS if is_short or not peaks else FLOAT_EFFICIENCY * max(peaks)
-    nbytes = 2 if is_short else 4
-    best = float("inf")
-    for width in (TILE_ROWS, TILE_COLUMNS):
-        tiles = batch * parts * -(-rows // TILE_ROWS) * -(-columns // width)
-        held = (min(rows, TILE_ROWS) + min(columns, width)) * nbytes
-        step = max(2 * TILE_ROWS * width / operations, held / CACHE_BYTES)
-        best = min(best, -(-tiles // target.cores) * depth * step)
-    combined = memory_clocks(parts * batch * rows * columns * 2 * node.dtype.itemsize, target) + target.launch_clocks
-    return best + (combined if parts > 1 else 0)
-
-
-def _sides_of(source: UOp, axes: tuple[int, ...]) -> tuple[int, int, int]:
-    """How many elements of the batch, rows and columns a product has; there are no fewer rows than columns."""
-    first, second = (factor.src[0].shape for factor in _factors(source))
-    batch = rows = columns = 1
-    for axis, size in enumerate(source.shape):
-        if axis in axes:
-            continue
-        if first[axis] == size == second[axis]:
-            batch *= size
-        elif first[axis] == size:
-            rows *= size
-        else:
-            columns *= size
-    return batch, max(rows, columns), min(rows, columns)
-
-
-def _factors(source: UOp) -> tuple[UOp, UOp]:
-    """The two EXPANDs that a product is made of."""
-    first, second = without_casts(source).src
-    return without_casts(first), without_casts(second)
-
-
-def _loaded_bytes(node: UOp) -> int:
-    """Bytes of an element of a factor as a core takes it: a cast in front of a product widens what is loaded."""
-    found = node.dtype.itemsize
-    while node.op is Ops.CAST or node.op.kind is Kind.MOVEMENT:
-        node = node.src[0]
-        found = min(found, node.dtype.itemsize)
-    return found
-
-
-def is_product(source: UOp, axes: tuple[int, ...]) -> bool:
-    """Whether a value is a product of two factors, each of which is broadcast along an axis that is not summed."""
-    source = without_casts(source)
-    return source.op is Ops.MUL and all(_is_spread(factor, axes) for factor in source.src)
-
-
-def _is_spread(factor: UOp, axes: tuple[int, ...]) -> bool:
-    factor = without_casts(factor)
-    if factor.op is not Ops.EXPAND:
-        return False
-    before = factor.src[0].shape
-    return any(own < wide and axis not in axes for axis, (own, wide) in enumerate(zip(before, factor.shape)))
 
 
 def _split_axis(source: UOp, shape: Shape, node: UOp, axis: int, parts: int, is_stored: bool = False) -> UOp:

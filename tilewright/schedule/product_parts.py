@@ -1,0 +1,149 @@
+"""Products summed in parts on a card. In: the sum of a product with fewer tiles than the card has cores. Out: sums of
+parts of it, each with tiles of its own, and their sum. `reduction.py` splits all other reductions."""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.base.costs import memory_clocks
+from tilewright.base.dtype import dtypes
+from tilewright.base.target import Target
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Kind, max_count
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import without_casts
+from tilewright.schedule.operand_order import MIN_USES
+
+# The most parts that an axis is cut into on a device with work-groups, and at most one of how many is padding.
+MAX_GROUP_PARTS = 1024
+MAX_PADDING = 8
+# A product on tensor cores: rows and columns of a tile, the least summed length of a part, operations per core and
+# clock of short floats, the share of its peak that a core of float32 reaches, bytes per core and clock from the shared
+# cache, and the least estimated speedup for which the product is split.
+TILE_ROWS, TILE_COLUMNS = 128, 256
+MIN_SUMMED = 256
+SHORT_FLOAT_OPERATIONS, FLOAT_EFFICIENCY = 3500.0, 0.75
+CACHE_BYTES = 40.0
+MIN_SPLIT_GAIN = 1.25
+VECTOR_BYTES = 16
+
+
+def fill_cores(node: UOp, target: Target) -> UOp | None:
+    """A matrix product with fewer tiles than a card has cores is summed in parts, each with tiles of its own. The parts
+    are written and read once more; the least estimate wins. Where parts of 4-byte numbers would not be equal, or not
+    aligned to vectors, factors whose elements are multiplied often are copied with zeros at the end of the axis."""
+    source = node.src[0]
+    op, axes = node.arg
+    if op is not Ops.ADD or node.dtype not in (dtypes.float32, dtypes.float64):
+        return None
+    axis = max(axes, key=lambda a: source.shape[a])
+    size, length = source.shape[axis], max_count(source.shape) // max_count(node.shape)
+    sides = _sides_of(source, axes)
+    whole = _product_clocks(node, sides, length, 1, target)
+    best = (whole / MIN_SPLIT_GAIN, 1)
+    lanes = VECTOR_BYTES // min(_loaded_bytes(factor) for factor in _factors(source))
+    copied = sum(2 * max_count(factor.src[0].shape) * _loaded_bytes(factor) for factor in _factors(source))
+    copies, wide = memory_clocks(copied, target) + target.launch_clocks, size
+    is_long = lanes * dtypes.float32.itemsize == VECTOR_BYTES and min(sides[1:]) >= MIN_USES
+    may_copy = is_long and all(_is_whole(factor.src[0]) for factor in _factors(source))
+    for parts in range(2, min(MAX_GROUP_PARTS, size, length // MIN_SUMMED) + 1):
+        is_equal = size % (parts * math.gcd(size, lanes)) == 0
+        padded = size if is_equal else -(-size // (parts * lanes)) * parts * lanes
+        if padded > size and not (may_copy and (padded - size) * MAX_PADDING <= padded):
+            continue
+        clocks = _product_clocks(node, sides, length * padded // size, parts, target) + (0 if is_equal else copies)
+        if (clocks, parts) < best:
+            best, wide = (clocks, parts), padded
+    parts = best[1]
+    if parts == 1:
+        return None
+    moved = tuple(sorted((axis + 1, *(a + 1 for a in axes if a != axis))))
+    sums = build.reduce_axis(Ops.ADD, _in_parts(source, axis, parts, wide), moved)
+    # Stored, because a short sum of sums would be fused into one kernel again.
+    return build.reshape(build.reduce_axis(Ops.ADD, build.contiguous(sums), (0,)), node.shape)
+
+
+def _is_whole(view: UOp) -> bool:
+    """Whether a view has as many elements as what it is a view of: windows have more."""
+    node = view
+    while node.op is Ops.CAST or node.op.kind is Kind.MOVEMENT:
+        node = node.src[0]
+    return max_count(node.shape) >= max_count(view.shape)
+
+
+def _in_parts(node: UOp, axis: int, parts: int, size: int) -> UOp:
+    """A product with an axis, filled up with zeros to `size`, split in parts, which become the first axis, so that the
+    partial sums of a part are contiguous."""
+    if node.op is not Ops.EXPAND:
+        return node.replace(src=tuple(_in_parts(src, axis, parts, size) for src in node.src))
+    given, wide = node.src[0], node.shape
+    number = parts if given.shape[axis] > 1 else 1
+    if number > 1 and size > given.shape[axis]:
+        more = tuple((0, size - given.shape[axis] if a == axis else 0) for a in range(len(wide)))
+        given = build.contiguous(build.pad(given, more))
+    split = build.reshape(given, (*given.shape[:axis], number, given.shape[axis] // number, *given.shape[axis + 1 :]))
+    first = build.permute(split, (axis, *(a for a in range(len(split.shape)) if a != axis)))
+    return build.expand(first, (parts, *wide[:axis], size // parts, *wide[axis + 1 :]))
+
+
+def _product_clocks(node: UOp, sides: tuple[int, int, int], length: int, parts: int, target: Target) -> float:
+    batch, rows, columns = sides
+    depth = length / parts
+    is_short = all(_loaded_bytes(factor) < dtypes.float32.itemsize for factor in _factors(node.src[0]))
+    peaks = [core.operations_per_clock for core in target.tensor_cores if core.operand is dtypes.float32]
+    operations = SHORT_FLOAT_OPERATIONS if is_short or not peaks else FLOAT_EFFICIENCY * max(peaks)
+    nbytes = 2 if is_short else 4
+    best = float("inf")
+    for width in (TILE_ROWS, TILE_COLUMNS):
+        tiles = batch * parts * -(-rows // TILE_ROWS) * -(-columns // width)
+        held = (min(rows, TILE_ROWS) + min(columns, width)) * nbytes
+        step = max(2 * TILE_ROWS * width / operations, held / CACHE_BYTES)
+        best = min(best, -(-tiles // target.cores) * depth * step)
+    combined = memory_clocks(parts * batch * rows * columns * 2 * node.dtype.itemsize, target) + target.launch_clocks
+    return best + (combined if parts > 1 else 0)
+
+
+def _sides_of(source: UOp, axes: tuple[int, ...]) -> tuple[int, int, int]:
+    """How many elements of the batch, rows and columns a product has; there are no fewer rows than columns."""
+    first, second = (factor.src[0].shape for factor in _factors(source))
+    batch = rows = columns = 1
+    for axis, size in enumerate(source.shape):
+        if axis in axes:
+            continue
+        if first[axis] == size == second[axis]:
+            batch *= size
+        elif first[axis] == size:
+            rows *= size
+        else:
+            columns *= size
+    return batch, max(rows, columns), min(rows, columns)
+
+
+def _factors(source: UOp) -> tuple[UOp, UOp]:
+    """The two EXPANDs that a product is made of."""
+    first, second = without_casts(source).src
+    return without_casts(first), without_casts(second)
+
+
+def _loaded_bytes(node: UOp) -> int:
+    """Bytes of an element of a factor as a core takes it: a cast in front of a product widens what is loaded."""
+    found = node.dtype.itemsize
+    while node.op is Ops.CAST or node.op.kind is Kind.MOVEMENT:
+        node = node.src[0]
+        found = min(found, node.dtype.itemsize)
+    return found
+
+
+def is_product(source: UOp, axes: tuple[int, ...]) -> bool:
+    """Whether a value is a product of two factors, each of which is broadcast along an axis that is not summed."""
+    source = without_casts(source)
+    return source.op is Ops.MUL and all(_is_spread(factor, axes) for factor in source.src)
+
+
+def _is_spread(factor: UOp, axes: tuple[int, ...]) -> bool:
+    factor = without_casts(factor)
+    if factor.op is not Ops.EXPAND:
+        return False
+    before = factor.src[0].shape
+    return any(own < wide and axis not in axes for axis, (own, wide) in enumerate(zip(before, factor.shape)))
