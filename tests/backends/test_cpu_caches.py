@@ -91,9 +91,17 @@ LINUX = {
 @pytest.mark.parametrize("name", LINUX)
 def test_linux(name: str, tmp_path: Path) -> None:
     siblings, caches, expected = LINUX[name]
-    found = facts_of(linux_caches(sysfs(tmp_path, siblings, *caches)), 4096)
+    found = facts_of(linux_caches(sysfs(tmp_path, siblings, *caches)), 4096, 16)
     assert tuple(found) == NAMES
     assert expected.items() <= found.items()
+
+
+def test_the_cores_of_others_keep_their_share() -> None:
+    """A process that may use 2 of 16 cores: a transposition of 64 MiB was taken to stay in a cache of 105 MiB, and
+    took three times as long."""
+    caches = [Cache(1, 48 * KIB, 64, 12), Cache(2, 2 * MIB, 64, 16), Cache(3, 105 * MIB, 64, 15, cores=16)]
+    assert facts_of(caches, 4096, 2)["cache_bytes"] == 16 * MIB
+    assert facts_of(caches, 4096, 16)["cache_bytes"] == 105 * MIB
 
 
 def test_macos() -> None:
@@ -106,13 +114,13 @@ def test_macos() -> None:
         "hw.perflevel0.cpusperl2": 6,
         "hw.physicalcpu": 8,
     }
-    found = facts_of(darwin_caches(lambda name: said.get(name, 0)), 16 * KIB)
+    found = facts_of(darwin_caches(lambda name: said.get(name, 0)), 16 * KIB, 16)
     assert found["line_bytes"] == 128
     assert found["page_bytes"] == 16 * KIB
     assert found["l1_bytes"] == 128 * KIB
     assert (found["core_cache_bytes"], found["cache_bytes"]) == (2 * MIB, 12 * MIB)
     intel = {"hw.l1dcachesize": 32 * KIB, "hw.l2cachesize": 256 * KIB, "hw.l3cachesize": 9 * MIB, "hw.physicalcpu": 6}
-    found = facts_of(darwin_caches(lambda name: intel.get(name, 0)), 4096)
+    found = facts_of(darwin_caches(lambda name: intel.get(name, 0)), 4096, 16)
     assert (found["core_cache_bytes"], found["cache_bytes"]) == (256 * KIB, 9 * MIB)
 
 
@@ -130,7 +138,7 @@ def test_windows() -> None:
     )
     caches = windows_caches(records)
     assert caches == [Cache(1, 48 * KIB, 64, 12), Cache(2, 2 * MIB, 64, 8), Cache(3, 30 * MIB, 64, 16, cores=4)]
-    assert facts_of(caches, 4096)["cache_bytes"] == 30 * MIB
+    assert facts_of(caches, 4096, 16)["cache_bytes"] == 30 * MIB
 
 
 def test_this_machine() -> None:

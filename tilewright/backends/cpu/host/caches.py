@@ -14,12 +14,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tilewright.backends.cpu.host.system import ROOT, is_number, machine, read_text
+from tilewright.backends.cpu.host.system import ROOT, is_number, machine, read_text, usable_cores
 from tilewright.base.errors import ConfigError
 from tilewright.base.records import NamedTuple
 from tilewright.base.target import Target
 
-# A hypervisor shows a guest the last-level cache of the whole socket; this is the maximum that is counted per core.
+# A hypervisor shows a guest the last-level cache of the whole socket, and the cores that a process may not use have
+# their share of it: this is the maximum that is counted for each core of the process.
 MAX_SHARED_BYTES_PER_CORE = 8 << 20
 NAMES = (
     *("line_bytes", "page_bytes", "l1_bytes", "l1_ways", "core_cache_bytes", "cache_bytes", "tlb_entries"),
@@ -51,10 +52,12 @@ class Cache(NamedTuple):
 def memory_facts(stated: str = "") -> dict[str, Any]:
     """The facts of this machine by the names of `Target`'s fields; those that `stated` gives are taken from there."""
     caches = {"darwin": _darwin_caches, "win32": _windows_caches}.get(sys.platform, linux_caches)()
-    return facts_of(caches, mmap.PAGESIZE) | _PREFETCHING.get(machine(), {}) | parse_facts(stated)
+    return facts_of(caches, mmap.PAGESIZE, usable_cores()) | _PREFETCHING.get(machine(), {}) | parse_facts(stated)
 
 
-def facts_of(caches: list[Cache], page_bytes: int) -> dict[str, int]:
+def facts_of(caches: list[Cache], page_bytes: int, cores: int) -> dict[str, int]:
+    """`cores` are those that the process may use, however many threads it is told to start: the length of a block of a
+    sum depends on these facts."""
     found = {"page_bytes": page_bytes}
     known = {cache.level: cache for cache in caches if cache.nbytes > 0}
     if 1 in known:
@@ -63,7 +66,7 @@ def facts_of(caches: list[Cache], page_bytes: int) -> dict[str, int]:
         found["core_cache_bytes"] = known[2].nbytes // max(1, known[2].cores)
     if known and max(known) > 1:
         last = known[max(known)]
-        found["cache_bytes"] = min(last.nbytes, MAX_SHARED_BYTES_PER_CORE * max(1, last.cores))
+        found["cache_bytes"] = min(last.nbytes, MAX_SHARED_BYTES_PER_CORE * max(1, min(last.cores, cores)))
     return {name: found[name] if is_possible(name, found.get(name, 0)) else _DEFAULTS[name] for name in NAMES}
 
 
