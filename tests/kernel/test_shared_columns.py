@@ -17,6 +17,7 @@ from tilewright import Tensor
 from tilewright.graph import build
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.walk import size_of, toposort
+from tilewright.kernel.axes import stride
 from tilewright.kernel.templates.group_memory import threads_for_columns
 from tilewright.schedule.reduction import split_reduction
 
@@ -64,6 +65,32 @@ def test_short_last_axes_fill_the_card(shape: tuple[int, ...]) -> None:
     made = chosen_for(next(node for node in toposort(split) if node.op is Ops.REDUCE_AXIS), CARD)
     groups = math.prod(size_of(axis) for axis in made.view.of_kind(AxisType.LOOP))
     assert made.threads * groups >= CARD.cores * CARD.threads_per_core // 4
+
+
+def test_columns_of_a_few_results_are_divided() -> None:
+    """A column of 29512 elements is no large reduction, but 32 of them are one work-group."""
+    split = split_reduction(build.reduce_axis(Ops.MAX, leaf(0, 29512, 32), (0,)), CARD)
+    assert split is not None
+    made = chosen_for(next(node for node in toposort(split) if node.op is Ops.REDUCE_AXIS), CARD)
+    assert math.prod(size_of(axis) for axis in made.view.of_kind(AxisType.LOOP)) >= CARD.cores
+
+
+def test_results_along_memory_have_threads_of_their_own() -> None:
+    """What each row adds to its elements is a short sum, which every work-group may repeat: its partial sums have the
+    rows in front, but the results do not."""
+    partials = build.reduce_axis(Ops.ADD, leaf(0, 64, 414), (0,))
+    mean = build.expand(build.reshape(partials, (414, 1)), (414, 17432))
+    made = chosen_for(build.alu(Ops.SUB, leaf(1, 414, 17432), mean), CARD)
+    (store,) = made.view.stores
+    assert any(stride(store, axis) == 1 for axis in made.view.of_kind(AxisType.LOCAL))
+    assert math.prod(size_of(axis) for axis in made.view.of_kind(AxisType.LOOP)) >= CARD.cores
+
+
+def test_rows_beside_one_another_are_no_windows() -> None:
+    """Threads share the images as well: a thread for each of 237 results would walk 263484 elements."""
+    made = chosen_for(build.reduce_axis(Ops.MAX, leaf(0, 2252, 3, 9, 79, 13), (0, 2, 4)), CARD)
+    assert made.threads == 1024
+    assert math.prod(size_of(axis) for axis in made.view.of_kind(AxisType.LOOP)) >= CARD.cores
 
 
 @pytest.mark.parametrize("size", [5, 79, 256, 10_000])

@@ -61,7 +61,7 @@ def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
     if results > (FEW_PRODUCTS if is_narrow else FEW_RESULTS):
         return _split_product(node) or (_split_columns if group_cores else _split_rows)(node, work, results)
     if results == 0 or work // results < LARGE_REDUCTION:
-        return None
+        return _split_columns(node, work, results) if group_cores and results else None
     axis = max(axes, key=lambda a: (source.shape[a] >= FEW_RESULTS, -a, source.shape[a]))
     inner = () if group_cores else merged_sizes(source, axis)
     parts = choose_parts(source.shape[axis], work // results, inner)

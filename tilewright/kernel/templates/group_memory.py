@@ -149,11 +149,11 @@ def has_rows(view: KernelView) -> bool:
 
 
 def is_window(view: KernelView, axis: UOp) -> bool:
-    """Whether an output loop shifts the elements that are read along the axis by no more than its length: adjacent
-    threads along that output loop read all elements of the cache lines that they touch."""
+    """Whether an output loop shifts the elements that are read along the axis by less than its length: adjacent threads
+    along that output loop read the same elements."""
     along = large_accesses([access for access in view.loads if stride(access, axis) == 1])
     loops = [loop for loop in output_loops(view) if size_of(loop) >= warp_threads(view.target)]
-    shifts = range(1, size_of(axis) + 1)
+    shifts = range(1, max(2, size_of(axis)))
     return bool(along) and all(any(stride(access, loop) in shifts for loop in loops) for access in along)
 
 
@@ -321,7 +321,9 @@ def share_columns(builder: GroupOptBuilder) -> None:
     sharing = target.cores * target.threads_per_core // max(math.prod(map(size_of, outer)), 1)
     shared = [shared_axis(node) for node in nodes]
     axes = list(dict.fromkeys(axis for axis in shared if axis is not None))
-    if sharing < 2 or None in shared or (inner and loops[0] in inner):
+    # Results along a contiguous loop have threads of their own, whose work-group repeats short reductions.
+    is_contiguous = any(stride(store, loop) == 1 for store in view.stores for loop in inner)
+    if sharing < 2 or None in shared or is_contiguous:
         return
     if outer:
         add_columns(builder, outer[0])
