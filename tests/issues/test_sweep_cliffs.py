@@ -10,7 +10,7 @@ import pytest
 
 from tests.issues.test_cpu_cliffs import kernels_of
 from tests.kernel.properties import Chosen
-from tests.kernel.test_products import LARGE_CACHES, matrices
+from tests.kernel.test_products import CACHES, LARGE_CACHES, matrices
 from tilewright import Tensor
 from tilewright.backends.cpu.device import cpu_target
 from tilewright.backends.cpu.rendering.renderer import render
@@ -108,6 +108,30 @@ def test_short_sums_of_a_prime_number_of_tiles_are_written_in_wide_blocks(
     assert blocks
     assert blocks[0] >= 4 // cores
     assert len(made.view.of_kind(AxisType.THREAD)) == (cores > 1)
+
+
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(320, 20, 3276), (80, 40, 20971), (24, 12, 32768)])
+def test_short_sums_keep_their_accumulators_in_registers(rows: int, depth: int, columns: int) -> None:
+    """Two terms in an iteration: LLVM loaded the elements of all rows in pairs, and accumulators from the stack."""
+    opts = Chosen(matrices(rows, depth, columns, (depth, 1, columns, 1)), CACHES["NEON"]).opts
+    assert OptOps.UPCAST in {opt.op for opt in opts}
+    assert OptOps.UNROLL not in {opt.op for opt in opts}
+
+
+@pytest.mark.parametrize(("columns", "width"), [(12544, 16), (12288, 12), (3136, 16)])
+def test_tiles_divide_the_columns_of_a_packed_matrix(columns: int, width: int) -> None:
+    """A processor without masked vectors stores the results of all tiles one by one where the last ends beyond."""
+    made = Chosen(matrices(64, 64, columns, (64, 1, columns, 1)), CACHES["NEON"])
+    tiles = [size_of(axis) for axis in made.view.of_kind(AxisType.UPCAST) if stride(made.view.stores[0], axis) == 1]
+    assert tiles == [width]
+    assert not any(len(store.src) > 2 for store in made.view.stores)
+
+
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(24, 144, 3136), (20, 1024, 3000), (18, 40, 5000)])
+def test_a_matrix_that_few_rows_read_is_packed(rows: int, depth: int, columns: int) -> None:
+    target = replace(CACHES["NEON"], prefetch_streams=8, memory_bytes_per_clock=5.0)
+    opts = Chosen(matrices(rows, depth, columns, (depth, 1, columns, 1)), target).opts
+    assert OptOps.STAGE in {opt.op for opt in opts}
 
 
 # ---------------------------------------------------------------- scatters

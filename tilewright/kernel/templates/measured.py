@@ -35,11 +35,16 @@ STEPS = (2, 3)
 # The same cost of a vector of accumulators that is loaded and stored again after a block of the sum, and of adding one
 # half of it to the other, until it is a scalar.
 SPILLED_COST = 9.0
+# The same cost of a vector of results that is stored under a mask, on a processor without masked vectors; and of a
+# vector that is packed under one.
+MASKED_STORE_COST = 12.0
+MASKED_PACKING_COST = 3.0
 REDUCTION_COST = 2.0
 
 # ---------------------------------------------------------------- packing
 
-# Fewer rows reuse an element of the right factor too rarely to pay for packing it.
+# Fewer rows than half of these reuse an element of the right factor too rarely to pay for packing it; from these on it
+# is packed; between the two, where that is estimated to take less time.
 MIN_PACKED_ROWS = 32
 # The cost of packing a vector of columns, in multiplications of it by a row; of packing rows, where the last tile is
 # masked; of copying a vector of rows, and of one whose length is not a power of two: it is copied in parts.
@@ -47,6 +52,9 @@ PACKING_COST = 16.0
 PACKED_ROWS_COST = 0.3
 COPY_COST = 0.5
 PARTS_COPY_COST = 1.0
+# Clocks of a line that is read from a core's cache again where nothing prefetches it: a few lines of each row of a
+# matrix.
+NEAR_LINE_CLOCKS = 12.0
 # The cost of packing a vector of columns of stride 1 from a core's cache.
 COPIED_COST = 3.0
 # The cost of reading all panels of the right factor once more, for a block of rows, in multiplications of a tile; and

@@ -17,7 +17,9 @@ from tilewright.kernel.templates.dot_tiles import Dots
 from tilewright.kernel.templates.measured import (
     COPIED_COST,
     LOOP_COST,
+    MASKED_PACKING_COST,
     MAX_TILE_ROWS,
+    NEAR_LINE_CLOCKS,
     OPERAND_REGISTERS,
     PACKING_COST,
     REDUCTION_COST,
@@ -48,10 +50,17 @@ def matrix_count(view: KernelView, product: Product) -> int:
     return math.prod(size_of(axis) for axis in shared if axis not in view.reduce_axes)
 
 
-def strip_clocks(nbytes: int, passes: int, target: Target) -> float:
-    """A matrix that is read in strips of columns, once for each tile of rows, from its first row to its last: a few
-    lines of each page, which nothing prefetches where a core's cache does not hold the matrix."""
-    return passes * nbytes / target.line_bytes * target.line_clocks if nbytes >= target.core_cache_bytes else 0.0
+def strip_clocks(view: KernelView, nbytes: int, count: int, passes: int) -> float:
+    """Each of `count` matrices is read in strips of columns, once for each tile of rows, from its first row to its
+    last: a few lines of each page, which nothing prefetches, from memory or, after the first pass, from a core's cache.
+    A few rows are streams, and prefetched."""
+    target = view.target
+    if math.prod(map(size_of, view.reduce_axes)) < 2 * target.read_streams:
+        return count * passes * stream_clocks(nbytes, target)
+    if nbytes >= target.core_cache_bytes:
+        return count * passes * nbytes / target.line_bytes * target.line_clocks
+    is_near = nbytes >= target.l1_bytes
+    return count * (passes - 1) * nbytes / target.line_bytes * NEAR_LINE_CLOCKS if is_near else 0.0
 
 
 def stream_clocks(nbytes: int, target: Target) -> float:
@@ -76,7 +85,7 @@ def padded_clocks(view: KernelView, found: Streamed) -> float:
     work = tile_work(found.tile, size_of(product.rows), size_of(product.columns), found.lanes, may_overlap=True)
     computed = product_clocks(sums_of(view, product) * work, found.lanes, view.target, cores=1)
     nbytes = factor_bytes(view, product.right, product.left)
-    return computed + strip_clocks(nbytes, matrix_count(view, product), view.target)
+    return computed + strip_clocks(view, nbytes, matrix_count(view, product), 1)
 
 
 def dot_clocks(view: KernelView, dots: Dots) -> float:
@@ -96,20 +105,21 @@ def dot_clocks(view: KernelView, dots: Dots) -> float:
 
 
 def packed_clocks(
-    view: KernelView, product: Product, tile: Tile, work: float, is_packed: bool, terms: int = 1
+    view: KernelView, product: Product, tile: Tile, work: float, is_packed: bool, is_masked: bool, terms: int = 1
 ) -> float:
     """Tiles of `work` for an iteration of the sum; an instruction may take several `terms` of it. The right factor is
-    read in place, or packed: its columns are transposed on the way where they are strided. To convert an element takes
-    as long as to copy it."""
+    read in place, or packed: its columns are transposed on the way where they are strided, and masked where tiles end
+    beyond them. To convert an element takes as long as to copy it."""
     target, lanes = view.target, view.target.lanes(sum_dtype(view))
     nbytes, count = factor_bytes(view, product.right, product.left), matrix_count(view, product)
     sums = sums_of(view, product)
     if not is_packed:
-        passes = count * -(-size_of(product.rows) // tile.rows)
-        return product_clocks(sums * work / terms, lanes, target, cores=1) + strip_clocks(nbytes, passes, target)
+        passes = -(-size_of(product.rows) // tile.rows)
+        return product_clocks(sums * work / terms, lanes, target, cores=1) + strip_clocks(view, nbytes, count, passes)
     is_near = stride(product.right, product.columns) == 1 and nbytes < target.core_cache_bytes
     converted = 2 if product.right.dtype is not view.reduces[0].dtype and terms == 1 else 1
-    work += size_of(product.columns) * (COPIED_COST if is_near else PACKING_COST) * converted
+    masked = MASKED_PACKING_COST if is_masked else 0.0
+    work += size_of(product.columns) * ((COPIED_COST if is_near else PACKING_COST) + masked) * converted
     return max(product_clocks(sums * work / terms, lanes, target, cores=1), count * stream_clocks(nbytes, target))
 
 
@@ -147,7 +157,7 @@ def column_clocks(view: KernelView, product: Product) -> float:
         work *= padded(amount, lanes) / amount
     computed = product_clocks(sums_of(view, product) * work, lanes, target, cores=1)
     nbytes = factor_bytes(view, product.right, product.left)
-    return computed + strip_clocks(nbytes, matrix_count(view, product) * (rows // height), target)
+    return computed + strip_clocks(view, nbytes, matrix_count(view, product), rows // height)
 
 
 def column_rows(rows: int, vectors: int, target: Target) -> int:

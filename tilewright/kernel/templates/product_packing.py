@@ -20,9 +20,11 @@ from tilewright.kernel.transforms.stage import apply_stage, check_stage, operand
 
 
 class PackedNest(Nest):
-    def __init__(self, view: KernelView, product: Product, is_large: bool) -> None:
-        """`is_large` says whether the product has enough multiplications for packing and threads to pay."""
+    def __init__(self, view: KernelView, product: Product, is_large: bool, packs_few: bool = False) -> None:
+        """`is_large` says whether the product has enough multiplications for packing and threads to pay; `packs_few`
+        that the right factor is packed for few rows too."""
         super().__init__(view)
+        self.min_packed_rows = 1 if packs_few else MIN_PACKED_ROWS
         self.product = product
         self.is_large = is_large
         self.is_whole = False
@@ -107,7 +109,7 @@ class PackedNest(Nest):
         its windows overlap, as in a convolution, a panel is larger than the data that it holds."""
         if self.has_strided_columns() or self.product.right.dtype is not self.view.reduces[0].dtype:
             return True
-        is_used_often = self.is_large and size_of(self.product.rows) >= MIN_PACKED_ROWS
+        is_used_often = self.is_large and size_of(self.product.rows) >= self.min_packed_rows
         return is_used_often and self._has_own_elements()
 
     def pack(self, axis: UOp, access: UOp) -> None:

@@ -43,10 +43,11 @@ def tile_work(
     are_copied: bool = False,
     cores: int = 1,
     may_overlap: bool = False,
+    masked: float = 0.0,
 ) -> float:
     """Products that take as long as an iteration of the sum for all rows and columns: with work beyond the edges, loads
     and idle cores. Where rows `are_copied`, those of a tile are one vector. Tiles that `may_overlap` need no packed
-    rows, unless only the rows are parallel."""
+    rows, unless only the rows are parallel. `masked` is the cost of a result where tiles end beyond the columns."""
     width = tile.vectors * lanes
     tiles = -(-columns // width)
     parts = row_parts(rows, tiles, cores) if may_overlap else 1
@@ -58,7 +59,8 @@ def tile_work(
     row_cost = BROADCAST_COST + copy_cost * are_copied
     packed = PACKED_ROWS_COST if rows % tile.rows and not (may_overlap and shared >= HIGH_UTILISATION) else 0.0
     step = LOOP_COST / (tile.rows * tile.vectors)
-    return computed * idle * (1 + again + packed + step + row_cost / tile.rows + LOAD_COST / tile.vectors)
+    beyond = masked if columns % width else 0.0
+    return computed * (idle * (1 + again + packed + step + row_cost / tile.rows + LOAD_COST / tile.vectors) + beyond)
 
 
 @lru_cache(256)
@@ -72,6 +74,7 @@ def choose_tile(
     are_copied: bool = False,
     cores: int = 1,
     may_overlap: bool = False,
+    masked: float = 0.0,
 ) -> Tile:
     """The tile of least work. A sum of sums needs two `sets` of accumulators."""
     # Registers hold the accumulators, one row of the panel and one scalar.
@@ -81,7 +84,7 @@ def choose_tile(
         for height in range(1, max_rows + 1)
         if sets * height * vectors + vectors + 1 <= registers
     ]
-    return min(tiles, key=lambda tile: tile_work(tile, rows, columns, lanes, are_copied, cores, may_overlap))
+    return min(tiles, key=lambda tile: tile_work(tile, rows, columns, lanes, are_copied, cores, may_overlap, masked))
 
 
 def best_block(tiles: int, most: int, cores: int, parts: int = REPACKED_PARTS) -> int:

@@ -35,6 +35,7 @@ from tilewright.kernel.templates.measured import (
     HIGH_UTILISATION,
     LONG_SHARE,
     LONG_TASK,
+    MASKED_STORE_COST,
     MAX_ROW_PARTS,
     MAX_VECTORS,
     MIN_DOT_VECTORS,
@@ -130,6 +131,11 @@ def product_plans(view: KernelView, accesses: list[UOp]) -> Iterator[Plan]:
     # An instruction takes neighbouring terms: those of a matrix in place are gathered.
     if packed.packs_right or not has_instruction:
         yield Plan("packed panels", reason, packed.choose, lambda: seconds_of(packed.clocks(), view.target))
+    few = _PackedProduct(view, product, packs_few=True)
+    is_between = MIN_PACKED_ROWS <= 2 * size_of(product.rows) < 2 * MIN_PACKED_ROWS
+    if is_between and few.packs_right and not packed.packs_right and not few.has_neighbouring_rows():
+        reason = "the right factor is packed for few rows"
+        yield Plan("few rows", reason, few.choose, lambda: seconds_of(few.clocks(), view.target))
     if is_left_to_columns(view, product):
         reason = "vectors of columns, and a divisor of the rows"
         yield Plan("columns", reason, None, seconds(column_clocks, product))
@@ -154,9 +160,9 @@ def _products(view: KernelView) -> int:
 
 
 class _PackedProduct(PackedNest):
-    def __init__(self, view: KernelView, product: Product) -> None:
+    def __init__(self, view: KernelView, product: Product, packs_few: bool = False) -> None:
         self.products = _products(view)
-        super().__init__(view, product, self.products >= MIN_SHARED)
+        super().__init__(view, product, self.products >= MIN_SHARED, packs_few)
         self.lanes = self.target.lanes(sum_dtype(view))
         self.sum_block: int | None = None  # the length of a block of the sum, where it is taken in blocks
         self.may_overlap = not self.has_neighbouring_rows() and check_overlap(view, product.rows) is None
@@ -169,12 +175,13 @@ class _PackedProduct(PackedNest):
 
     def clocks(self) -> float:
         """An estimate, before any opt is applied."""
-        sizes = (size_of(self.product.rows), size_of(self.product.columns), self.lanes)
-        sharing = (self.has_neighbouring_rows(), 1, self.may_overlap)
+        rows, columns = size_of(self.product.rows), size_of(self.product.columns)
         terms = 1 if self.dot is None else self.dot.instruction.terms
         tile = self._choose_tile(1)
-        work = tile_work(tile, *sizes, *sharing)
-        return packed_clocks(self.view, self.product, tile, work, self.packs_right, terms)
+        masked = self._masked_cost()
+        work = tile_work(tile, rows, columns, self.lanes, self.has_neighbouring_rows(), 1, self.may_overlap, masked)
+        is_masked = masked > 0 and columns % (tile.vectors * self.lanes) > 0
+        return packed_clocks(self.view, self.product, tile, work, self.packs_right, is_masked, terms)
 
     def _choose_tile(self, cores: int) -> Tile:
         rows, columns = self.product.rows, self.product.columns
@@ -187,8 +194,14 @@ class _PackedProduct(PackedNest):
             registers -= size_of(rows) - 1  # LLVM loads the element of each row before it multiplies any
         lines = self.target.l1_lines(abs(stride(self.product.left, rows) or 0) * self.product.left.dtype.itemsize)
         max_rows = min(self.target.read_streams, max(MIN_TILE_ROWS, lines))
-        sharing = (self.has_neighbouring_rows(), cores, self.may_overlap)
+        sharing = (self.has_neighbouring_rows(), cores, self.may_overlap, self._masked_cost())
         return choose_tile(size_of(rows), size_of(columns), self.lanes, registers, max_rows, sets, *sharing)
+
+    def _masked_cost(self) -> float:
+        """The cost of a result that is stored under a mask, for an iteration of the sum. Tiles of a matrix that is read
+        in place overlap instead."""
+        is_masked = self.is_right_packed() and not self.has_masks(self.product.columns)
+        return MASKED_STORE_COST / self.depth if is_masked else 0.0
 
     def choose(self) -> tuple[Opt, ...]:
         rows, columns, lanes, may_overlap = self.product.rows, self.product.columns, self.lanes, self.may_overlap
@@ -310,7 +323,7 @@ class _PackedProduct(PackedNest):
         is_plain = self.dot is None and len(self.view.reduces) == 1 and not others and not self.is_left_converted()
         width = MAX_VECTORS * lanes * self.itemsize
         room = self.target.core_cache_bytes // width
-        if not is_plain or not self.is_large or rows < MIN_PACKED_ROWS or LONG_SHARE * size_of(axis) <= room:
+        if not is_plain or not self.is_large or rows < self.min_packed_rows or LONG_SHARE * size_of(axis) <= room:
             return None
         sums = rows // self._cached_parts(rows) * width
         if WHOLE_SHARE * sums > self.target.max_local_bytes:
@@ -398,11 +411,13 @@ class _PackedProduct(PackedNest):
         self.spill_loop = [a for a in self.view.of_kind(AxisType.REDUCE) if a.arg.id[: len(block)] == block][-1]
 
     def _unroll_sum(self) -> None:
-        """Unrolls the innermost loop of the sum. This comes last: a copy is best made along the whole sum."""
+        """Unrolls the innermost loop of the sum. This comes last: a copy is best made along the whole sum. Of a short
+        sum, neighbouring terms of all rows are near enough for instructions that load two, and LLVM keeps so many of
+        them that it moves accumulators to the stack."""
         inner = self.view.reduces[0].src[-1]
         amount = next((n for n in STEPS if size_of(inner) % n == 0 and size_of(inner) > n), None)
         is_plain = self.dot is None and len(self.view.reduces) == 1
-        if self.is_large and is_plain and amount is not None:
+        if self.is_large and is_plain and self.depth > SHORT_SUM and amount is not None:
             self.unroll(inner, amount)
 
 
