@@ -37,13 +37,12 @@ def _forget(reference: weakref.ref[UOp]) -> None:
     _draining = True
     try:
         while _dead:
-            dead = _dead.pop()
-            assert isinstance(dead, _NodeRef)
+            dead: Any = _dead.pop()
+            key = dead.key
             with _lock:
-                if _table.get(dead.key) is dead:
-                    del _table[dead.key]
-            del dead.key
-            del dead
+                if _table.get(key) is dead:
+                    del _table[key]
+            del dead.key, dead, key
     finally:
         _draining = False
 
@@ -87,23 +86,25 @@ class UOp:
         node = None if reference is None else reference()
         if node is not None:
             return node
+        node = object.__new__(cls)
+        node.op = op
+        node.dtype = dtype
+        node.src = src
+        node.arg = arg
+        node.line = None
+        node._shape = None
+        node._bounds = None
+        node._ranges = None
+        node._cache = None
+        made = _NodeRef(node, _forget)
+        made.key = key
+        # One step, which no other thread divides: where the key is not in the table, as mostly, it needs no lock.
+        if _table.setdefault(key, made) is made:
+            return node
         with _lock:
-            reference = _table.get(key)
-            node = None if reference is None else reference()
-            if node is not None:
-                return node
-            node = object.__new__(cls)
-            node.op = op
-            node.dtype = dtype
-            node.src = src
-            node.arg = arg
-            node.line = None
-            node._shape = None
-            node._bounds = None
-            node._ranges = None
-            node._cache = None
-            made = _NodeRef(node, _forget)
-            made.key = key
+            found = _table.setdefault(key, made)()
+            if found is not None:
+                return found
             _table[key] = made
             return node
 

@@ -79,8 +79,11 @@ class _SharedText:
                     return False
                 self.lines[position] = line
                 if position in loops and not _STEP.match(line):
-                    taken.setdefault(loops[position], set()).update(_READ.findall(line))
-        return bool(self.columns) and all(len(names) <= MAX_LOOP_NUMBERS for names in taken.values())
+                    names = taken.setdefault(loops[position], set())
+                    names.update(_READ.findall(line))
+                    if len(names) > MAX_LOOP_NUMBERS:
+                        return False
+        return bool(self.columns)
 
     def text(self) -> str:
         header = f"@{SYMBOL} = external global [{len(self.columns)} x i64]"
