@@ -215,3 +215,17 @@ def test_few_elements_of_short_rows_are_found_without_a_sort() -> None:
     kernels = kernels_of(values, indices)
     assert len(kernels) <= 3
     assert all(node.op is not Ops.CUSTOM_KERNEL for ast in kernels for node in ast.src)
+
+
+# ---------------------------------------------------------------- few rows
+
+
+def test_sums_of_fewer_rows_than_a_part_has_are_one_kernel() -> None:
+    """A transposed convolution to one channel: the sum of 27 terms was to be divided into no parts."""
+    x = Tensor(np.ones((12, 3, 147, 128), np.float32)).realize()
+    weight = Tensor(np.ones((3, 1, 3, 3), np.float32)).realize()
+    made = x.conv_transpose2d(weight, None, 1, 1, 1, 1)
+    edges = np.full(147, 3.0), np.full(128, 3.0)
+    for edge in edges:
+        edge[[0, -1]] = 2.0
+    np.testing.assert_array_equal(made.numpy(), np.broadcast_to(3 * np.outer(*edges), (12, 1, 147, 128)))

@@ -177,7 +177,8 @@ def _split_rows(node: UOp, work: int, results: int) -> UOp | None:
     size, most = source.shape[summed[0]], min(ROW_PARTS, work // results // MIN_ROWS)
     parts = max((n for n in range(MIN_ROW_PARTS, most + 1) if size % n == 0), default=1)
     if parts == 1:
-        return _split_with_padding(node, summed[0], most, is_stored=True) if most * MAX_PADDING <= size else None
+        is_divided = 1 < most and most * MAX_PADDING <= size
+        return _split_with_padding(node, summed[0], most, is_stored=True) if is_divided else None
     return _split_axis(source, source.shape, node, summed[0], parts, is_stored=True)
 
 
