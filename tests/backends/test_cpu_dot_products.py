@@ -221,7 +221,23 @@ def with_meanings(text: str) -> str:
         body = "\n".join([*lines, f"  ret <{count} x i32> {last}"])
         definition = f"define internal <{count} x i32> @{own}({arguments}) {{\n{body}\n}}"
         text = re.sub(rf"declare .*@{re.escape(name)}\(.*\)", definition, text).replace(f"@{name}(", f"@{own}(")
-    return text
+    insertion = "llvm.aarch64.neon.vsri.v16i8"
+    text = re.sub(rf"declare .*@{re.escape(insertion)}\(.*\)", _INSERTION, text)
+    return text.replace(f"@{insertion}(", "@meaning.insertion(")
+
+
+# The high bits of the first vector, and the second one shifted by the number.
+_INSERTION = """define internal <16 x i8> @meaning.insertion(<16 x i8> %high, <16 x i8> %low, i32 %number) {
+  %amount = trunc i32 %number to i8
+  %first = insertelement <16 x i8> poison, i8 %amount, i64 0
+  %amounts = shufflevector <16 x i8> %first, <16 x i8> poison, <16 x i32> zeroinitializer
+  %below = lshr <16 x i8> splat (i8 -1), %amounts
+  %above = xor <16 x i8> %below, splat (i8 -1)
+  %kept = and <16 x i8> %high, %above
+  %shifted = lshr <16 x i8> %low, %amounts
+  %both = or <16 x i8> %kept, %shifted
+  ret <16 x i8> %both
+}"""
 
 
 @pytest.mark.sampled(2)

@@ -113,9 +113,10 @@ def test_kernels_on_the_emulator(kind: str, is_signed: bool) -> None:
     else:
         single = [rows_in_lanes, one_token, sums_in_lanes] if layout.is_packed else [one_token, sums_in_lanes]
     for make in single:
-        kernel = make(layout, TYPES[kind].nbytes, Tile(2, 1, 8 if make is parts_in_lanes else 1), "single")
-        x = Tensor(rows[:1], device="PYTHON")
-        given = [Tensor(blocks[None], device="PYTHON"), *(each.unsqueeze(1) for each in quantise(x, parts))]
+        tile = Tile(2, 1, 8, 4) if make is parts_in_lanes else Tile(2, 1)
+        kernel = make(layout, TYPES[kind].nbytes, tile, "single")
+        quantised = product.row_activations(layout, tile, Tensor(rows[:1], device="PYTHON"))
+        given = [Tensor(blocks[None], device="PYTHON"), *(each.unsqueeze(1) for each in quantised)]
         out = Tensor.empty(1, 1, 4, device="PYTHON")
         found = out.custom_kernel(*given, fxn=lambda out, w, *rest, kernel=kernel: kernel(out, w, None, *rest))[0]
         error = np.abs(found.numpy()[0] - rows[:1].astype(np.float64) @ weights.T)

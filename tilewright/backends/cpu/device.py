@@ -67,9 +67,12 @@ def cpu_target(compiler: str = LLVM, arch: str = "", facts: str = "", flush: int
     # Conversions out of range are undefined in C; where no instruction saturates, LLVM scalarises vectors.
     saturates = compiler == LLVM and compiled_for.has_saturating_casts()
     has_maximum = compiler == LLVM and compiled_for.has_nan_maximum()
-    shuffles = compiler == LLVM and compiled_for.has_slow_conversions()
     names = _names(
-        SATURATING_CAST=saturates, NAN_MAXIMUM=has_maximum, SLOW_PATH=compiler == LLVM, SHUFFLED_BYTES=shuffles
+        SATURATING_CAST=saturates,
+        NAN_MAXIMUM=has_maximum,
+        SLOW_PATH=compiler == LLVM,
+        SHUFFLED_BYTES=compiler == LLVM and compiled_for.has_slow_conversions(),
+        SHIFT_INSERT=compiler == LLVM and compiled_for.has_shift_insert(),
     )
     return Target(
         name="CPU",

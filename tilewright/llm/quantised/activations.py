@@ -57,9 +57,9 @@ class _Rounding:
 
 
 @functools.lru_cache(maxsize=64)
-def quantise_kernel(parts: int, lanes: int) -> PureKernel:
-    """Quantises runs, each over `parts` parts of a block. With `lanes`, groups of 4 elements of that many rows are
-    neighbours."""
+def quantise_kernel(parts: int, lanes: int, times: float = 1.0) -> PureKernel:
+    """Quantises runs, each over `parts` parts of a block, whose sums are multiplied by `times`. With `lanes`, groups of
+    4 elements of that many rows are neighbours."""
 
     def kernel(values: UOp, scales: UOp, sums: UOp, x: UOp) -> UOp:
         # A tile of many rows is a task for a core; that of one token takes less time than waking another core.
@@ -77,7 +77,7 @@ def quantise_kernel(parts: int, lanes: int) -> PureKernel:
         effects = [target.store(rounded(group * TERMS + term).cast(dtypes.int8)).end(group, term)]
         part, inner = UOp.range(parts, 6, AxisType.UNROLL), UOp.range(length, 7, AxisType.UPCAST)
         total = _reduce(Ops.ADD, rounded(part * length + inner), inner)
-        for memory, value in ((scales, scale), (sums, total.cast(dtypes.float32) * scale)):
+        for memory, value in ((scales, scale), (sums, total.cast(dtypes.float32) * (scale * times))):
             target = memory[row, run * parts + part] if lanes == 1 else memory[tile, run * parts + part, lane]
             effects.append(target.store(value).end(part))
         return UOp.group(*effects).end(tile, lane, run).sink(arg=KernelInfo("quantise_activations", ()))
@@ -104,8 +104,9 @@ def rounding_errors(x: Tensor) -> Tensor:
     return errors.custom_kernel(x, fxn=_errors_kernel())[0]
 
 
-def quantise(x: Tensor, parts: int, lanes: int = 1) -> Activations:
-    """x (rows, columns), the columns a multiple of 32; `parts` of blocks for each 32 elements."""
+def quantise(x: Tensor, parts: int, lanes: int = 1, times: float = 1.0) -> Activations:
+    """x (rows, columns), the columns a multiple of 32; `parts` of blocks for each 32 elements, whose sums are
+    multiplied by `times`."""
     rows, columns = x.shape
     tiles = rows // lanes
     shape: tuple[int, ...] = (rows, columns) if lanes == 1 else (tiles, columns // TERMS, lanes, TERMS)
@@ -113,5 +114,5 @@ def quantise(x: Tensor, parts: int, lanes: int = 1) -> Activations:
     scales: tuple[int, ...] = (rows, count) if lanes == 1 else (tiles, count, lanes)
     kinds = ((shape, dtypes.int8), (scales, dtypes.float32), (scales, dtypes.float32))
     outputs = [Tensor.empty(*size, dtype=dtype, device=x.device) for size, dtype in kinds]
-    made = outputs[0].custom_kernel(*outputs[1:], x, fxn=quantise_kernel(parts, lanes))
+    made = outputs[0].custom_kernel(*outputs[1:], x, fxn=quantise_kernel(parts, lanes, times))
     return Activations(*made[:3])

@@ -201,6 +201,13 @@ def row_kernel(kind: BlockType, layout: Layout, tile: Tile, name: str) -> Callab
     return make(layout, kind.nbytes, tile, f"{name}_{kind.name}")
 
 
+def row_activations(layout: Layout, tile: Tile, x: Tensor) -> Activations:
+    """x (rows, columns) as the kernel of a tile takes it."""
+    folds_parts = tile.width == TERMS and tile.tokens == 1 and layout.scales > 1
+    offset = layout.apart[0] if folds_parts else 0.0
+    return quantise(x, parts_of_a_run(layout), times=-offset or 1.0)
+
+
 def parts_of_a_run(layout: Layout) -> int:
     """How many scales and sums of activations there are for 32 of them."""
     return 1 if layout.scales == 1 else 32 // layout.length
@@ -225,9 +232,8 @@ def _added(products: Tensor) -> Tensor:
 def _few(kind: BlockType, blocks: Tensor, x: Tensor) -> Tensor:
     """x (tokens, columns): (tokens, rows)."""
     layout, tokens, rows = _layout(kind, x.device, x.shape[0]), x.shape[0], blocks.shape[0]
-    quantised = quantise(x.detach(), parts_of_a_run(layout))
     tile = row_tile(layout, _target(x.device), rows, tokens)
-    arguments = [each.unsqueeze(1) for each in quantised]
+    arguments = [each.unsqueeze(1) for each in row_activations(layout, tile, x.detach())]
     out = Tensor.empty(tokens, 1, rows, dtype=dtypes.float32, device=x.device)
     gradient = functools.partial(_gradient, kind)
     given = (blocks.unsqueeze(0), *arguments, x)
@@ -279,9 +285,9 @@ def _shared(kind: BlockType, blocks: Tensor, x: Tensor) -> Tensor:
 
 def _experts(kind: BlockType, blocks: Tensor, x: Tensor, chosen: Tensor) -> Tensor:
     layout, rows = _layout(kind, x.device, 1), blocks.shape[1]
-    quantised = quantise(x.detach().flatten(0, 1), parts_of_a_run(layout))
-    arguments = [each.unflatten(0, x.shape[:2]) for each in quantised]
     tile = row_tile(layout, _target(x.device), rows, 1)
+    quantised = row_activations(layout, tile, x.detach().flatten(0, 1))
+    arguments = [each.unflatten(0, x.shape[:2]) for each in quantised]
 
     def gradient(slope: Tensor, *given: Tensor) -> tuple[Tensor | None, ...]:
         picked = decode(kind, blocks[chosen], slope.dtype)
@@ -332,8 +338,8 @@ def _warp_gradient(
 def _few_kernel(kind: BlockType, layout: Layout, tile: Tile) -> PureKernel:
     kernel = row_kernel(kind, layout, tile, "product")
 
-    def without_choice(out: UOp, weights: UOp, values: UOp, scales: UOp, sums: UOp, _x: UOp) -> UOp:
-        return kernel(out, weights, None, values, scales, sums)
+    def without_choice(out: UOp, weights: UOp, *given: UOp) -> UOp:
+        return kernel(out, weights, None, *given[:-1])
 
     return PureKernel(without_choice)
 
@@ -361,8 +367,8 @@ def _shared_kernel(kind: BlockType, layout: Layout, tile: Tile) -> PureKernel:
 def _expert_kernel(kind: BlockType, layout: Layout, tile: Tile) -> PureKernel:
     kernel = row_kernel(kind, layout, tile, "experts")
 
-    def with_choice(out: UOp, weights: UOp, choice: UOp, values: UOp, scales: UOp, sums: UOp, _x: UOp) -> UOp:
-        return kernel(out, weights, choice, values, scales, sums)
+    def with_choice(out: UOp, weights: UOp, choice: UOp, *given: UOp) -> UOp:
+        return kernel(out, weights, choice, *given[:-1])
 
     return PureKernel(with_choice)
 

@@ -20,7 +20,7 @@ import itertools
 from collections.abc import Callable, Iterator
 
 from tilewright.base.dtype import dtypes
-from tilewright.graph.ops import AddrSpace, AxisType
+from tilewright.graph.ops import AddrSpace, AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp, index_const
 from tilewright.llm.quantised.activations import RUN, TERMS
@@ -123,7 +123,8 @@ def staged(memory: UOp, at: UOp, value: UOp) -> UOp:
 def parts_in_lanes(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callable[..., UOp]:
     """As `one_token`, for a format whose parts have several scales: `tile.lanes` lanes belong to as many parts, a few
     consecutive ones of each row of the tile. Scales and minima are numbers of steps; the products of all parts are
-    added up before they are multiplied by the unit of their row."""
+    added up before they are multiplied by the unit of their row. Sums come multiplied by the negative offset where
+    there is one."""
     scale, (offset, lowest) = layout.scale, layout.apart
     assert isinstance(scale, Steps)
     lanes, turns = tile.lanes // tile.rows, layout.parts * tile.rows // tile.lanes
@@ -132,7 +133,7 @@ def parts_in_lanes(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callab
         tokens, picks, rows = out.shape
         streams, width = rows // tile.rows, min(tile.width, layout.length // TERMS)
         tile_row = UOp.range(streams, 0, AxisType.THREAD)
-        token, pick = UOp.range(tokens, 1), UOp.range(picks, 2)
+        token, pick = (UOp.range(size, id) if size > 1 else index_const(0) for id, size in ((1, tokens), (2, picks)))
         source = pick if values.shape[1] > 1 else 0
         expert = chosen[token, pick].load().cast(dtypes.index) if chosen is not None else 0
         block = UOp.range(values.shape[2] // (layout.parts * layout.length), 3, AxisType.REDUCE)
@@ -151,24 +152,25 @@ def parts_in_lanes(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callab
             activation = values[token, source, (block * layout.parts + part) * layout.length + element].load()
             dot = add_up(field.cast(dtypes.int32) * activation.cast(dtypes.int32), step, lane, term)
             found = dot.cast(dtypes.float32) * scales[token, source, block * layout.parts + part].load()
-            return found + sum_of(turn) * -offset if offset else found
+            return found + sum_of(turn) if offset else found
 
         def sum_of(turn: int) -> UOp:
             return sums[token, source, block * layout.parts + each % lanes + turn * lanes].load()
 
-        def added(steps: Steps, factor: Callable[[int], UOp]) -> UOp:
+        def added(steps: Steps, factor: Callable[[int], UOp], times: float = 1.0) -> UOp:
             """The sum over all turns of a factor times a number of steps, times the unit of the row."""
             numbers = [steps.number(data(each // lanes), each % lanes + turn * lanes) for turn in range(turns)]
             terms = [factor(turn) * number.cast(dtypes.float32) for turn, number in enumerate(numbers)]
-            unit = steps.unit(data(index_const(0)))
+            found = [steps.unit(data(index_const(row))) for row in range(tile.rows)]
+            unit = found[0] if times == 1.0 else found[0] * times
             for row in range(1, tile.rows):
-                unit = (each < row * lanes).where(unit, steps.unit(data(index_const(row))))
+                unit = (each < row * lanes).where(unit, found[row] if times == 1.0 else found[row] * times)
             return add_up(sum(terms[1:], terms[0]) * unit, block)
 
+        loops = tuple(loop for loop in (tile_row, token, pick) if loop.op is Ops.RANGE)
         total = added(scale, products)
         if lowest is not None:
-            total = total + added(lowest, sum_of)
-        loops = (tile_row, token, pick)
+            total = total + added(lowest, sum_of, -1 / offset if offset else 1.0)
         folded = UOp.placeholder((tile.lanes,), dtypes.float32, 0, AddrSpace.LOCAL).after(*loops)
         folded = staged(folded, each, total)
         stored, inner = UOp.range(tile.rows, next(ids), AxisType.UNROLL), UOp.range(lanes, next(ids), AxisType.UPCAST)

@@ -65,6 +65,10 @@ class Processor(NamedTuple):
         """Whether an instruction multiplies a vector by one lane of another."""
         return self.instruction_set == "aarch64"
 
+    def has_shift_insert(self) -> bool:
+        """Whether one instruction shifts a vector and inserts it into another."""
+        return self.instruction_set == "aarch64"
+
     def has_slow_conversions(self) -> bool:
         """Whether a vector of integers is converted to floats more slowly than its bytes are shuffled and a vector is
         subtracted."""

@@ -12,6 +12,7 @@ import itertools
 
 from tilewright.backends.cpu.rendering.elementwise import spell
 from tilewright.backends.cpu.rendering.emitter import Element
+from tilewright.backends.cpu.rendering.inserted_bits import find_insertion
 from tilewright.backends.cpu.rendering.instructions import constant, literal, of_lanes, scalar_type, value_type
 from tilewright.backends.cpu.rendering.loads import Loads, span_count
 from tilewright.backends.cpu.rendering.shuffles import interleave, shuffle_mask
@@ -47,6 +48,7 @@ class GroupedValues:
         self.values = memory.values
         self.facts = memory.facts
         self.emitter = memory.emitter
+        self.has_insertions = "SHIFT_INSERT" in memory.program.target.native_ops
         self.made: dict[UOp, dict[Coordinates, Element]] = {}
         self.rows: dict[UOp, Row] = {}  # of members that are the same in all lanes
         # For loads whose lanes have a stride: the words that they read, and the loaded vectors.
@@ -192,6 +194,17 @@ class GroupedValues:
 
     def _compute(self, node: UOp, group: Group, at: dict[UOp, int]) -> Element:
         count = self._count(node, group)
+        outer = {axis: step for axis, step in at.items() if axis not in group}
+        inserted = (
+            find_insertion(node, outer)
+            if self.has_insertions and count == self.memory.program.target.vector_bytes
+            else None
+        )
+        if inserted is not None:
+            kind = value_type(node.dtype, count)
+            names = [self._source(part, group, at, count, self.rows.get(node)) for part in inserted[:2]]
+            given = ((kind, names[0]), (kind, names[1]), ("i32", str(inserted.amount)))
+            return self.emitter.emit(self.emitter.call(f"llvm.aarch64.neon.vsri.v{count}i8", kind, *given))
         operands = [self._source(source, group, at, count, self.rows.get(node)) for source in node.src]
         return self.emitter.emit(spell(self.emitter, node, operands, count))
 
