@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tilewright import Tensor
 from tilewright.base.errors import ConfigError, GenerationError
-from tilewright.llm.sampling import Sampler, Sampling, _pick
+from tilewright.llm.sampling import RUN, Sampler, Sampling, _pick
+from tilewright.llm.slots import Scores
 
 LOGITS = np.array([1.0, 3.0, 2.0, -1.0, 3.0, 0.0], np.float32)
 
@@ -138,8 +140,9 @@ def test_a_share_of_all_weights_is_found_by_sums_of_runs(count: int) -> None:
         weights = np.where(is_zero, 0, np.exp(generator.standard_normal(count) * 3)).astype(np.float32)
         weights[generator.integers(count)] = 1.0
         sums = np.cumsum(weights, dtype=np.float64)
+        runs = np.add.reduceat(weights, np.arange(0, count, RUN), dtype=np.float64)
         for chance in (0.0, 1e-300, *generator.random(20), 1 - 2**-53):
-            index = _pick(weights, float(chance))
+            index = _pick(weights, runs, float(chance))
             assert weights[index] > 0
             rounding = 1e-9 * sums[-1]
             assert sums[index] - weights[index] - rounding <= chance * sums[-1] <= sums[index] + rounding
@@ -159,3 +162,27 @@ def test_a_share_of_all_weights_is_found_by_sums_of_runs(count: int) -> None:
 def test_settings_are_checked(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(settings))):
         Sampling(**settings)
+
+
+def test_weights_of_all_rows_are_made_on_the_device() -> None:
+    """As the definition has them, for a vocabulary that is no multiple of a run; drawn tokens follow them."""
+    logits = np.random.default_rng(3).standard_normal((2, 700)).astype(np.float32) * 4
+    given = Tensor(logits)
+    scores = Scores(given, given.argmax(-1), given.max(-1))
+    for row in range(2):
+        weights, runs = scores.weights(row, 0.7)
+        expected = softmax(logits[row], 0.7)
+        np.testing.assert_allclose(weights / weights.sum(dtype=np.float64), expected, rtol=1e-5, atol=1e-30)
+        np.testing.assert_allclose(runs, [weights[at : at + RUN].sum() for at in range(0, 700, RUN)], rtol=1e-5)
+        sampler = Sampler(Sampling(temperature=0.7, seed=5))
+        found = np.bincount([sampler.choose_from(scores, row) for _ in range(4000)], minlength=700) / 4000
+        assert np.abs(found - expected).max() < 0.03
+
+
+def test_a_seed_gives_the_token_of_its_first_number() -> None:
+    """The same from a call's scores as from a row of logits."""
+    given = Tensor(np.random.default_rng(4).standard_normal((1, 300)).astype(np.float32) * 3)
+    scores = Scores(given, given.argmax(-1), given.max(-1))
+    for seed in range(50):
+        settings = Sampling(temperature=0.9, seed=seed)
+        assert Sampler(settings).choose_from(scores, 0) == Sampler(settings).choose(given.numpy()[0])

@@ -18,12 +18,19 @@ from tilewright.base.records import record
 
 if TYPE_CHECKING:
     import random
+    from typing import Protocol
 
     import numpy as np
 
-    from tilewright.llm.slots import Scores
-
     Row = np.ndarray[Any, Any]
+
+    class Scores(Protocol):
+        """What a call of the network gives for each row (`llm/slots.py`)."""
+
+        def best(self, row: int) -> tuple[int, float]: ...
+        def weights(self, row: int, temperature: float) -> tuple[Row, Row]: ...
+        def __getitem__(self, row: int) -> Row: ...
+
 
 RUN = 256  # weights that are summed at once
 # Tokens whose logits are at most this far below the greatest are sorted; if those are too few, the next margin is
@@ -57,6 +64,11 @@ class Sampling:
     def is_greedy(self) -> bool:
         return self.temperature == 0 or self.top_k == 1
 
+    @property
+    def leaves_out(self) -> bool:
+        """Whether top-k, top-p or min-p may leave out tokens."""
+        return bool(self.top_k or self.top_p < 1 or self.min_p)
+
 
 def _check(name: str, value: Any, low: float, high: float, above: bool = False) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
@@ -77,8 +89,12 @@ class Sampler:
     def choose_from(self, scores: Scores, row: int) -> int:
         """The next token, from one row of a call's scores. Its logits are copied only if the choice is not greedy."""
         token, highest = scores.best(row)
-        if self.sampling.is_greedy and self.sampling.repetition_penalty == 1 and math.isfinite(highest):
-            return token
+        settings = self.sampling
+        if settings.repetition_penalty == 1 and math.isfinite(highest):
+            if settings.is_greedy:
+                return token
+            if not settings.leaves_out:
+                return _pick(*scores.weights(row, settings.temperature), self._chance())
         return self.choose(scores[row])
 
     def choose(self, logits: Row) -> int:
@@ -110,19 +126,24 @@ class Sampler:
     def _draw(self, logits: Row) -> int:
         import numpy as np
 
-        settings = self.sampling
-        if self._random is None:
-            import random
-
-            self._random = random.Random(self.seed)
-        chance = self._random.random()
-        if settings.top_k or settings.top_p < 1 or settings.min_p:
+        settings, chance = self.sampling, self._chance()
+        if settings.leaves_out:
             tokens = self._candidates(logits)
             left = logits[tokens].astype(np.float64)
         else:  # nothing is left out, and nothing has to be sorted
             tokens, left = None, logits
-        index = _pick(np.exp((left - left.max()) / settings.temperature), chance)
+        weights = np.exp((left - left.max()) / settings.temperature)
+        starts = np.arange(0, len(weights), RUN)
+        index = _pick(weights, np.add.reduceat(weights, starts, dtype=np.float64), chance)
         return index if tokens is None else int(tokens[index])
+
+    def _chance(self) -> float:
+        """The next random number."""
+        if self._random is None:
+            import random
+
+            self._random = random.Random(self.seed)
+        return self._random.random()
 
     def _candidates(self, logits: Row) -> Row:
         """The tokens that are left, the most probable first, the lower token of equals first."""
@@ -152,14 +173,12 @@ class Sampler:
         raise InternalError("no margin holds all tokens")
 
 
-def _pick(weights: Row, chance: float) -> int:
-    """The first index up to which the weights sum to more than `chance` of the total. The run is found from sums of
+def _pick(weights: Row, runs: Row, chance: float) -> int:
+    """The first index up to which the weights sum to more than `chance` of the total. The run is found from the sums of
     runs: a running sum over a vocabulary would take longer than the rest of a choice."""
     import numpy as np
 
-    whole = len(weights) // RUN * RUN
-    runs = weights[:whole].reshape(-1, RUN).sum(1, dtype=np.float64)
-    ends = np.cumsum(np.append(runs, weights[whole:].sum(dtype=np.float64)))
+    ends = np.cumsum(runs, dtype=np.float64)
     wanted = chance * ends[-1]
     run = min(int(np.searchsorted(ends, wanted, side="right")), len(ends) - 1)
     while run and not weights[run * RUN : (run + 1) * RUN].any():

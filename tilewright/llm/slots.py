@@ -11,7 +11,7 @@ anything."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tilewright.base.config import Context, options
@@ -20,6 +20,7 @@ from tilewright.base.errors import TilewrightError
 from tilewright.engine.jit.jit import Jit, jit
 from tilewright.llm.cache import Cache, Position, store_rows
 from tilewright.llm.model import Transformer
+from tilewright.llm.sampling import RUN
 from tilewright.runtime.device import open_driver
 from tilewright.tensor.tensor import Tensor
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     Row = np.ndarray[Any, Any]
 
+Weigh = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 Scored = tuple[Tensor, Tensor, Tensor]  # logits (rows, vocabulary); the most probable token of each row, and its logit
 
 # Prompts are taken in pieces of these sizes, the last one padded: each size is recorded and compiled once.
@@ -46,15 +48,18 @@ def piece_size(count: int, largest: int) -> int:
 
 
 class Scores:
-    """The logits of the next token of each row. The most probable token and its logit are found on the device; all
-    logits of a row, `scores[row]`, are copied when a sampler first asks: a greedy choice copies a few bytes and needs
-    no NumPy."""
+    """The logits of the next token of each row. The most probable token and its logit are found on the device, and the
+    weights that a sampler draws by are computed there, for all rows at once; all logits of a row, `scores[row]`, are
+    copied when a sampler first asks: a greedy choice copies a few bytes and needs no NumPy."""
 
-    def __init__(self, logits: Tensor, tokens: Tensor, highest: Tensor) -> None:
-        self._logits = logits
+    def __init__(self, logits: Tensor, tokens: Tensor, highest: Tensor, weigh: Weigh | None = None) -> None:
+        """`weigh` computes weights from logits, their maxima and the inverse of a temperature; by default at once."""
+        self._logits, self._maxima = logits, highest
         self._tokens: list[int] = tokens.tolist()
         self._highest: list[float] = highest.tolist()
         self._rows: Row | None = None
+        self._weigh = weigh or _weighed
+        self._weights: dict[float, tuple[Row, Row]] = {}  # by temperature
 
     def best(self, row: int) -> tuple[int, float]:
         """The first of the most probable tokens, and its logit. NaN counts as the greatest."""
@@ -65,6 +70,19 @@ class Scores:
             self._rows = self._logits.numpy()
         found: Row = self._rows[row]
         return found
+
+    def weights(self, row: int, temperature: float) -> tuple[Row, Row]:
+        """exp((logit - highest) / temperature) of every token of a row, and the sums of runs of `RUN` weights."""
+        import numpy as np
+
+        if temperature not in self._weights:
+            inverse = Tensor([1 / temperature], dtype=dtypes.float32)
+            device = self._logits.device
+            inverse = inverse.to(device) if isinstance(device, str) else inverse.shard(device)
+            made, sums = self._weigh(self._logits, self._maxima, inverse.realize())
+            self._weights[temperature] = np.asarray(made.data()), sums.numpy()
+        weights, runs = self._weights[temperature]
+        return weights[row], runs[row]
 
 
 class CacheRows(Cache):
@@ -106,6 +124,7 @@ class Slots:
         first = FIRST_LENGTH if self.is_symbolic else FIRST_LENGTH_WITHOUT_SYMBOLIC
         self._cache = self._make_cache(min(first, context))
         self._calls: dict[tuple[int, int], Jit[..., Scored]] = {}
+        self._weigh: dict[int, Jit[..., tuple[Tensor, Tensor]]] = {}  # by rows
 
     @property
     def nbytes(self) -> int:
@@ -137,7 +156,9 @@ class Slots:
 
     def _scores(self, call: Jit[..., Scored], *given: Any) -> Scores:
         """Calls. One that was recorded has used memory that a replay does not: results of each part on its own."""
-        found = Scores(*call(self.model, self._cache, *given))
+        logits, tokens, highest = call(self.model, self._cache, *given)
+        weigh = self._weigh.setdefault(logits.shape[0], jit(_weighed))
+        found = Scores(logits, tokens, highest, weigh)
         if call.last_reason:
             for device in (self.model.device,) if isinstance(self.model.device, str) else self.model.device:
                 open_driver(device).release_unused()
@@ -208,6 +229,13 @@ def _scored(logits: Tensor) -> Scored:
     tokens, highest = logits.argmax(-1), logits.max(-1)
     logits.realize(tokens, highest)
     return logits, tokens, highest
+
+
+def _weighed(logits: Tensor, highest: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
+    weights = ((logits.cast(dtypes.float32) - highest.cast(dtypes.float32).unsqueeze(-1)) * inverse).exp()
+    sums = weights.pad(((0, 0), (0, -weights.shape[1] % RUN))).unflatten(-1, (-1, RUN)).sum(-1)
+    weights.realize(sums)
+    return weights, sums
 
 
 @functools.cache

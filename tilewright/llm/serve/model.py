@@ -101,9 +101,8 @@ class Served:
         The slot that has been used, the first, is taken last."""
         row = (number + 1) % self.slots
         halvings = (self.slots - 1).bit_length() - row.bit_length()
-        return self.start(
-            [(number + 1) % self.vocabulary], Sampling(), min(WARM_CALLS * (halvings + 1), self.context - 1)
-        )
+        drawn = Sampling(temperature=1.0, seed=number)
+        return self.start([(number + 1) % self.vocabulary], drawn, min(WARM_CALLS * (halvings + 1), self.context - 1))
 
     def _run(self, *requests: Request) -> Iterator[None]:
         while any(not request.finished for request in requests):
