@@ -68,12 +68,15 @@ class Body:
     def _loads_of(self, update: str) -> set[str]:
         """The loads that an update needs, without those of the updates before it."""
         found: set[str] = set()
-        updates, stack = set(self.updates), self._operands(update)
+        seen, stack = set(self.updates), self._operands(update)
         while stack:
             name = stack.pop()
+            if name in seen:
+                continue
+            seen.add(name)
             if " = load " in self.lines[name]:
                 found.add(name)
-            elif name not in updates:
+            else:
                 stack += self._operands(name)
         return found
 
