@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.issues.test_cpu_cliffs import kernels_of
 from tilewright import Tensor, fft, jit
-from tilewright.backends.cpu.device import cpu_target
 from tilewright.base.errors import DTypeError, ShapeError
-from tilewright.graph.records import OptOps
-from tilewright.kernel.axes import view_kernel
-from tilewright.kernel.optimise import prepare_kernel
-from tilewright.kernel.templates.choose import choose_opts
-from tilewright.tensor.complex.butterflies import radices_of
-from tilewright.tensor.complex.fourier import MAX_DENSE, convolution_length, first_factor, prime_factors, transform
+from tilewright.tensor.complex.fourier import MAX_DENSE, convolution_length, first_factor, prime_factors
 from tilewright.tensor.complex.tensor import ComplexTensor
 
 GENERATOR = np.random.default_rng(5)
@@ -57,39 +49,6 @@ def test_every_length(n: int) -> None:
     assert_close(fft.rfft(tensor_of(real)), np.fft.rfft(real))
     half = np.fft.rfft(real)
     assert_close(fft.irfft(tensor_of(half), n), real)
-
-
-@pytest.mark.parametrize(
-    "n", [4, 5, 6, 7, 8, 9, 12, 16, 20, 21, 24, 25, 30, 49, 64, 70, 96, 105, 126, 128, 243, 512, 2400]
-)
-def test_lengths_without_large_factors_are_stages(n: int) -> None:
-    """Each radix, in every position; real transforms of even and odd lengths."""
-    assert radices_of(n) is not None
-    assert math.prod(radices_of(n) or ()) == n
-    test_every_length(n)
-
-
-def test_a_stage_is_one_kernel() -> None:
-    x = Tensor.empty(3, 2, 512).realize()
-    kernels = kernels_of(transform(x, -1))
-    assert len(kernels) == 3
-    for ast in kernels:
-        chosen = choose_opts(view_kernel(prepare_kernel(ast), cpu_target()))
-        assert sorted(opt.arg for opt in chosen if opt.op is OptOps.UNROLL) == [2, 8]
-    assert radices_of(11 * 64) is None
-
-
-@pytest.mark.parametrize("n", [12, 96, 125])
-@pytest.mark.parametrize("requires_grad", [False, True])
-def test_the_gradient_of_stages_is_a_transform(n: int, requires_grad: bool) -> None:
-    real, imag, upstream = normal(2, n), normal(2, n), complexes(2, n)
-    parts = [Tensor(part, requires_grad=requires_grad) for part in (real, imag)]
-    found = fft.fft(ComplexTensor(*parts))
-    total = (found.real * Tensor(upstream.real.copy())).sum() + (found.imag * Tensor(upstream.imag.copy())).sum()
-    gradients = total.gradient(*parts)
-    expected = np.fft.ifft(upstream) * n
-    assert_close(gradients[0], expected.real)
-    assert_close(gradients[1], expected.imag)
 
 
 @pytest.mark.parametrize("n", [64, 1000, 1031])

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from tilewright.base.dtype import dtypes
 from tilewright.base.records import NamedTuple, field, mutable_record
 from tilewright.graph.bounds import dtype_bounds
-from tilewright.graph.build import scalar_of
 from tilewright.graph.gradients.gather import counting_axis
 from tilewright.graph.ops import Axis, AxisType, Ops
 from tilewright.graph.simplify import simplify
@@ -29,10 +28,6 @@ TOP_LEVEL = 1 << 20
 # The fewest outputs of a sum by index, in bytes along the indexed axis, for which its kernel is a loop over the terms:
 # comparing a term with more outputs takes several of the longest vectors.
 MIN_WALKED_BYTES = 256
-
-
-# The longest output loop that is unrolled where it chooses among values.
-MAX_UNROLLED = 8
 
 
 class Use(NamedTuple):
@@ -189,8 +184,6 @@ def _push_elementwise(node: UOp, use: Use, plan: Plan) -> None:
     if use.in_short and node.op is not Ops.CAST:
         use = use._replace(in_short=False)
     named = walked_index(node, use) if plan.walks_terms and node.op is Ops.CMPEQ else None
-    if plan.walks_terms and node.op is Ops.WHERE and (chosen := chosen_loop(node.src[0], use)) is not None:
-        use = use._replace(loops=tuple(loop for loop in use.loops if loop is not chosen))
     for src in node.src:
         if named is not None and src is named[0]:
             plan.record(src, use._replace(loops=named[1]))
@@ -198,18 +191,6 @@ def _push_elementwise(node: UOp, use: Use, plan: Plan) -> None:
             plan.record(src, use)
         else:
             plan.record(src, use._replace(element=Element((), use.element.valid), is_once=False))
-
-
-def chosen_loop(condition: UOp, use: Use) -> UOp | None:
-    """The short output loop whose iterations choose between two values: cores unroll it, and compute what both are made
-    of once."""
-    if condition.op is not Ops.CMPLT:
-        return None
-    axis = counting_axis(condition.src[0])
-    loop = None if axis is None or condition.src[0].shape != condition.shape else use.element.indices[axis]
-    if loop is None or loop.op is not Ops.RANGE or loop.arg.kind is not AxisType.LOOP:
-        return None
-    return loop if size_of(loop) <= MAX_UNROLLED and scalar_of(condition.src[1]) is not None else None
 
 
 def walked_index(node: UOp, use: Use) -> tuple[UOp, tuple[UOp, ...]] | None:

@@ -54,14 +54,10 @@ NEAR_STEPS = tuple(range(MAX_NEAR_STEP + 1))
 
 
 def match_interleaved(view: KernelView) -> tuple[UOp, UOp] | None:
-    """Where no other loop has stride 1 in every access, or a short one of which vectors would be partly filled, or that
-    chooses among values."""
-    axis, choosing = common_vector_axis(view), choosing_axes(view)
-    if axis is None or axis in choosing:
-        return interleaved_axes(view) if axis is None or size_of(axis) <= MAX_PHASES else None
-    is_whole = size_of(axis) % _lanes_of(view) == 0
-    is_short = size_of(axis) <= (MAX_NEAR_STEP if is_whole else MAX_PHASES)
-    return interleaved_axes(view) if is_short and not (is_whole and choosing) else None
+    axis = common_vector_axis(view)
+    size = 0 if axis is None else size_of(axis)
+    is_short = size <= MAX_NEAR_STEP or (size <= MAX_PHASES and size % _lanes_of(view) > 0)
+    return interleaved_axes(view) if is_short else None
 
 
 def interleaved_plans(view: KernelView, found: tuple[UOp, UOp]) -> tuple[Plan, ...]:
@@ -129,10 +125,7 @@ def _lanes_of(view: KernelView) -> int:
 
 def vectorise_inner(builder: OptBuilder) -> None:
     view, lanes = builder.view, _lanes_of(builder.view)
-    inner_axes = inner_vector_axes(view)
-    for each in choosing_axes(view, *inner_axes):
-        builder.unroll(each, size_of(each))
-    for inner in inner_axes:
+    for inner in inner_vector_axes(view):
         # A load at a large stride is a gather, lane by lane: more vectors only make more code.
         is_scattered = any(stride(access, inner) not in (*NEAR_STEPS, -1) for access in view.accesses)
         # A loop behind reductions is cut like theirs, to be given what they memoise.
@@ -160,10 +153,7 @@ def tile_along(builder: OptBuilder, axis: UOp, lanes: int) -> None:
     # Tiles that overlap have no box to copy; padded ones do.
     has_box = find_windows(view) is not None
     overlaps = not has_box and may_be_serial(view, axis)
-    choosing = choosing_axes(view, axis)
-    for each in choosing:
-        builder.unroll(each, size_of(each))
-    if choosing or spills_constants(view) or is_brief(view) or not is_counted(axis):
+    if spills_constants(view) or is_brief(view) or not is_counted(axis):
         builder.vectorise(axis, 1 if is_counted(axis) else 2, lanes, overlaps)
         return
     rows = tile_axes(view, axis)
@@ -262,27 +252,12 @@ def selecting_axes(view: KernelView) -> list[UOp]:
     return found if is_all and math.prod(size_of(axis) for axis in found) <= MAX_SELECTED else []
 
 
-def choosing_axes(view: KernelView, *vectors: UOp) -> list[UOp]:
-    """In a kernel without sums, the short output loops that are all that some conditions depend on: they choose among
-    values that every iteration computes (a join of computed parts). Unrolled, what several values are made of is
-    computed once."""
-    if view.reduces:
-        return []
-    conditions = [node.src[0] for node in values_of(view) if node.op is Ops.WHERE]
-    loops = [axis for axis in view.of_kind(AxisType.LOOP) if is_counted(axis) and size_of(axis) <= MAX_SELECTING]
-    loops = [axis for axis in loops if axis not in vectors]
-    chosen = {axis for each in conditions if each.ranges.issubset(loops) for axis in each.ranges}
-    found = [axis for axis in loops if axis in chosen]
-    return found if math.prod(size_of(axis) for axis in found) <= MAX_SELECTED else []
-
-
 def interleaved_axes(view: KernelView) -> tuple[UOp, UOp] | None:
     """An output loop of stride 1 in every load, and a short one whose iterations are the phases that the stores
     interleave along it: in the gradient of windows at stride 2, each phase uses other elements of the window."""
     loops = [axis for axis in view.of_kind(AxisType.LOOP) if axis not in view.reduce_axes and is_counted(axis)]
     loops = [axis for axis in loops if all(axis in node.ranges for node in view.reduces)]
     loads = [access for access in view.accesses if access not in view.stores]
-    choosing = choosing_axes(view)
     for phase in loops:
         if size_of(phase) > MAX_PHASES or any(stride(store, phase) != 1 for store in view.stores):
             continue
@@ -290,8 +265,7 @@ def interleaved_axes(view: KernelView) -> tuple[UOp, UOp] | None:
             is_apart = all(stride(store, axis) == size_of(phase) for store in view.stores)
             # A load outside the sum may be interleaved like the stores. Since phases are unrolled, the element that
             # each loads, such as one of a window, may be any expression.
-            near = NEAR_STEPS if phase in choosing else (0, 1)
-            are_alike = all(stride(load, axis) in (*near, size_of(phase)) for load in loads)
+            are_alike = all(stride(load, axis) in (0, 1, size_of(phase)) for load in loads)
             if is_apart and size_of(axis) > MAX_NEAR_STEP and are_alike:
                 return axis, phase
     return None
@@ -302,11 +276,9 @@ def interleave(builder: OptBuilder, axis: UOp, phase: UOp, lanes: int) -> None:
     their masks depend on: the masks are then constants."""
     steps = math.prod(size_of(each) for each in builder.view.reduce_axes)
     masks = [mask for access in builder.view.accesses for mask in access.src[2:]]
-    choosing = choosing_axes(builder.view, axis, phase)
-    others = [each for each in builder.view.of_kind(AxisType.LOOP) if each not in (axis, phase, *choosing)]
+    others = [each for each in builder.view.of_kind(AxisType.LOOP) if each not in (axis, phase)]
     short = [each for each in others if size_of(each) <= MAX_NEAR_STEP and any(each in mask.ranges for mask in masks)]
-    for each in (phase, *choosing):
-        builder.unroll(each, size_of(each))
+    builder.unroll(phase, size_of(phase))
     # Partly filled vectors are better than a masked last one, but not than one that overlaps the one before.
     amount = max(n for n in range(1, lanes + 1) if size_of(axis) % n == 0)
     overlaps = size_of(axis) > lanes and not builder.has_masks(axis) and may_be_serial(builder.view, axis)

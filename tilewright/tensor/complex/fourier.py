@@ -2,7 +2,6 @@
 more. Internally they are one tensor (..., part, n), so that a short transform is one matrix product of the parts with a
 table of sines, which also gives its gradient.
 
-    n of factors up to 7     on CPU cores elementwise stages (`butterflies`)
     n up to MAX_DENSE        one product
     n = a * b                transforms of length a, factors of modulus 1 (twiddles), transforms of length b
     n a larger prime         a convolution of a length that has small factors (Bluestein)"""
@@ -18,12 +17,8 @@ from typing import Any
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import ShapeError
 from tilewright.engine.memory import live
-from tilewright.graph.sizes import is_symbolic
-from tilewright.runtime.device import open_driver
-from tilewright.tensor.complex.butterflies import radices_of, transform_in_stages
 from tilewright.tensor.core.base import TensorBase
 from tilewright.tensor.core.checks import check_axes, check_axis, check_whole
-from tilewright.tensor.core.modes import modes
 
 MAX_DENSE = 128  # the longest transform that is one product
 STAGE_COST = 48  # what a pass over memory takes, in products of an element
@@ -136,10 +131,6 @@ def _values(kind: str, sizes: tuple[int, ...], sign: int, is_real: bool, dtype: 
         count, length = sizes
         steps = np.outer(np.arange(count, dtype=np.int64), np.arange(length, dtype=np.int64))
         values = _twisted(*_unit_circle(steps % (count * length), count * length, sign))
-    elif kind == "stage":
-        length, radix = sizes
-        steps = np.outer(np.arange(radix, dtype=np.int64), np.arange(length // radix, dtype=np.int64))
-        values = np.stack(_unit_circle(steps, length, sign))
     elif kind == "chirp":
         (n,) = sizes
         squares = np.array([k * k % (2 * n) for k in range(n)])
@@ -190,8 +181,6 @@ def transform(x: Any, sign: int) -> Any:
     *outer, parts, n = x.shape
     if n == 1:
         return _complex(x)
-    if is_in_stages(n, x):
-        return _staged(_complex(x), sign)
     factor = first_factor(n)
     if factor == n:
         return _dense(x, sign) if n <= MAX_DENSE else _convolved(_complex(x), sign)
@@ -205,40 +194,6 @@ def transform(x: Any, sign: int) -> Any:
     transposed = _multiplied(first, twiddles).permute(*order, count + 2, count + 1, count).contiguous()
     second = transform(transposed, sign)  # (..., k1, part, k2)
     return second.permute(*order, count + 1, count + 2, count).reshape(*outer, 2, n)
-
-
-def is_in_stages(n: int, x: Any) -> bool:
-    """Whether a transform is taken in elementwise stages: cores read and write memory in less time than they multiply
-    by a table."""
-    if is_symbolic(x.shape) or radices_of(n) is None or not isinstance(x.device, str):
-        return False
-    target = open_driver(x.device).target
-    return target.has_threads and not target.has_local
-
-
-def _staged(x: Any, sign: int) -> Any:
-    """The transform in stages. Its gradient is a transform too: that of the stages would take several times as long."""
-    has_gradient = x.requires_grad and modes.grad_enabled
-    given = x.detach() if has_gradient else x
-    found = transform_in_stages(given, sign, lambda *sizes: tables.lookup("stage", sizes, sign, x))
-    if not has_gradient:
-        return found
-    from tilewright.tensor.matrices import launch  # few transforms have gradients
-
-    batch = (-1, *x.shape[-2:])
-    made = launch.with_gradient([found.reshape(*batch)], [x.reshape(*batch)], _RULES[sign])
-    return made[0].reshape(*x.shape)
-
-
-def _rule_of_minus(gradients: list[Any], _values: list[Any], _inputs: list[Any]) -> list[Any]:
-    return [None if gradients[0] is None else transform(gradients[0], 1)]
-
-
-def _rule_of_plus(gradients: list[Any], _values: list[Any], _inputs: list[Any]) -> list[Any]:
-    return [None if gradients[0] is None else transform(gradients[0], -1)]
-
-
-_RULES = {-1: _rule_of_minus, 1: _rule_of_plus}
 
 
 def _dense(x: Any, sign: int) -> Any:

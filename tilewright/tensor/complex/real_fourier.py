@@ -10,29 +10,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.graph import build
-from tilewright.tensor.complex.butterflies import chosen
 from tilewright.tensor.complex.fourier import (
     MAX_DENSE,
     Pair,
     along,
     complex_first,
     fitted,
-    is_in_stages,
     parts_of,
     stacked,
     tables,
     transform,
 )
 
-MAX_TINY = 16  # the longest transform of real numbers for which a product takes less than stages and what follows them
-
 
 def rfft_pair(real: Any, lengths: tuple[int, ...], axes: tuple[int, ...], scale: float) -> Pair:
     """The transform of a real tensor; of the last given axis only the first half, since the rest is its conjugate."""
     last, n = axes[-1] + 1, lengths[-1]
     x = fitted(stacked(real, None), last, n)
-    if 0 in x.shape or not _is_halved(n, x):
+    if 0 in x.shape or not _is_halved(n):
         x = fitted(along(x, last, -1), last, n // 2 + 1)
     else:
         halves = [part.transpose(-1, last - 1) for part in _forward(x[0].transpose(last - 1, -1))]
@@ -51,7 +46,7 @@ def irfft_real(real: Any, imag: Any | None, lengths: tuple[int, ...], axes: tupl
         x = along(fitted(x, axis + 1, n), axis + 1, 1)
     last, n = axes[-1] + 1, lengths[-1]
     half = fitted(x, last, n // 2 + 1)
-    if 0 in x.shape or not _is_halved(n, x):
+    if 0 in x.shape or not _is_halved(n):
         found = along(_mirrored(half, last, n), last, 1)[0]
     else:
         moved = half.transpose(last, -1)
@@ -59,26 +54,21 @@ def irfft_real(real: Any, imag: Any | None, lengths: tuple[int, ...], axes: tupl
     return found if scale == 1.0 else found * scale
 
 
-def _is_halved(n: int, x: Any) -> bool:
-    return n % 2 == 0 or _is_dense(n, x)
-
-
-def _is_dense(n: int, x: Any) -> bool:
-    """Whether a transform is one product with a table."""
-    return n <= MAX_DENSE and (n <= MAX_TINY or not is_in_stages(n, x))
+def _is_halved(n: int) -> bool:
+    return n <= MAX_DENSE or n % 2 == 0
 
 
 def _forward(x: Any) -> Pair:
     """The first half of the transform of the last axis."""
     *outer, n = x.shape
-    if _is_dense(n, x):
+    if n <= MAX_DENSE:
         found = (x @ tables.lookup("half", (n,), -1, x)).reshape(*outer, 2, n // 2 + 1)
         return found[..., 0, :], found[..., 1, :]
     middle = n // 2
     paired = x.reshape(*outer, middle, 2).transpose(-1, -2)
     found = transform(paired, -1).contiguous()
     # The parts at k and at n / 2 - k, where k = n / 2 is 0 again.
-    whole = found.cat(found[..., :1], dim=-1).contiguous()
+    whole = found.cat(found[..., :1], dim=-1)
     (real, imag), (other_real, other_imag) = ((each[..., 0, :], each[..., 1, :]) for each in (whole, whole.flip(-1)))
     cosine, sine = _half_circle(n, -1, x)
     odd_real, odd_imag = imag + other_imag, other_real - real
@@ -91,21 +81,20 @@ def _forward(x: Any) -> Pair:
 def _backward(real: Any, imag: Any, n: int) -> Any:
     """The real numbers, times n, whose transform has this first half along the last axis."""
     *outer, count = real.shape
-    if _is_dense(n, real):
+    if n <= MAX_DENSE:
         table = tables.lookup("whole", (n,), 1, real)
         return real @ table[:count] + imag @ table[count:]
     middle = n // 2
-    real, imag = real.contiguous(), imag.contiguous()  # each number is read twice, for itself and its mirror image
+    # The first and the last number are real: an imaginary part of theirs has no effect.
+    number = real.arange(count, device=real.device)
+    imag = ((number == 0) | (number == middle)).where(0.0, imag)
     other_real, other_imag = (each.flip(-1)[..., :middle] for each in (real, imag))
     real, imag = real[..., :middle], imag[..., :middle]
     cosine, sine = (each[:middle] for each in _half_circle(n, 1, real))
-    # The first and the last number are real: an imaginary part of theirs has no effect.
-    is_first = real._new(build.axis_iota(real.shape, real.ndim - 1)) < 1
-    odd_real, odd_imag = real - other_real, is_first.where(0.0, imag + other_imag)
+    odd_real, odd_imag = real - other_real, imag + other_imag
     turned_real, turned_imag = cosine * odd_real - sine * odd_imag, cosine * odd_imag + sine * odd_real
-    joined_real, joined_imag = real + other_real - turned_imag, is_first.where(0.0, imag - other_imag) + turned_real
-    parts = [joined_real.unsqueeze(-2), joined_imag.unsqueeze(-2)]
-    found = transform(chosen(parts, (*outer, 2, middle), -2).contiguous(), 1)
+    joined_real, joined_imag = real + other_real - turned_imag, imag - other_imag + turned_real
+    found = transform(joined_real.unsqueeze(-2).cat(joined_imag.unsqueeze(-2), dim=-2).contiguous(), 1)
     return found.transpose(-1, -2).reshape(*outer, n)
 
 

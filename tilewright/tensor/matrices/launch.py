@@ -16,12 +16,10 @@ from tilewright.engine.memory.parts import layout_of
 from tilewright.graph import build
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp
-from tilewright.runtime.device import open_driver
 from tilewright.tensor.core.base import TensorBase
 from tilewright.tensor.matrices.loops import MAX_KERNELS, Loops
 
 T = TypeVar("T", bound=TensorBase)
-MAX_WHOLE = 24  # rows of the largest triangular matrix that one kernel solves or factorises
 
 
 def run_kernel(
@@ -58,14 +56,6 @@ def check_layout(name: str, tensor: TensorBase) -> None:
     if axis is not None and axis >= tensor.ndim - 2:
         message = f"the matrices of shape {tensor.shape} are sharded along axis {axis}"
         raise UnsupportedError(name, message, "shard a batch of whole matrices, or move them to one device with .to()")
-
-
-def is_in_blocks(matrix: TensorBase) -> bool:
-    """Whether triangular matrices are taken apart: their kernels do one multiplication at a time, and products of CPU
-    cores a vector."""
-    if matrix.shape[-1] <= MAX_WHOLE or not isinstance(matrix.device, str):
-        return False
-    return open_driver(matrix.device).target.has_threads
 
 
 def is_zero(gradient: Any) -> bool:

@@ -65,31 +65,8 @@ class DecomposeMixin(ProductsMixin):
             return self._no_elements(*self.shape[-2:])
         batch = self._batch("cholesky")
         source = batch if upper else batch.mT
-        if launch.is_in_blocks(source):
-            factor = source.detach()._cholesky_blocks()
-            if source.requires_grad and modes.grad_enabled:
-                (factor,) = launch.with_gradient([factor], [source], _rule_of_blocks)
-        else:
-            factor, _ = launch.run_kernel(factors.cholesky_kernel, source.shape, source, gradient=_cholesky_rule)
+        factor, _ = launch.run_kernel(factors.cholesky_kernel, source.shape, source, gradient=_cholesky_rule)
         return self._from_batch(factor if upper else factor.mT)
-
-    def _cholesky_blocks(self) -> Self:
-        """The upper factor of a batch: that of its first half, of which the second half is cleared by products."""
-        from tilewright.tensor.matrices import factors, launch
-
-        if not launch.is_in_blocks(self):
-            return launch.run_kernel(factors.cholesky_kernel, self.shape, self)[0]
-        size = self.shape[-1]
-        middle = size // 2
-        first = self._rows(0, middle)._columns(0, middle).contiguous()._cholesky_blocks()
-        beside = self._rows(0, middle)._columns(middle, size).contiguous()
-        lower: Any = first.mT  # whose class has the solver
-        beside = lower._solve_triangle(beside, False, False).contiguous()
-        rest = self._rows(middle, size)._columns(middle, size) - beside.mT @ beside
-        second = rest.contiguous()._cholesky_blocks()
-        nothing = self.zeros(*beside.mT.shape, dtype=self.dtype, device=self.device)
-        above, below = first.cat(beside, dim=-1), nothing.cat(second, dim=-1)
-        return above.cat(below, dim=-2).contiguous()
 
     # ------------------------------------------------------------ QR
 
@@ -274,12 +251,6 @@ class DecomposeMixin(ProductsMixin):
         outputs: list[Shape] = [row, *(self.shape for _ in vectors)]
         arguments: list[Any] = [*outputs, diagonal, *vectors, unit]
         return launch.run_kernel(rotations.ordered_singular_kernel, *arguments)[: len(outputs)]
-
-
-def _rule_of_blocks(gradients: list[Any], factors: list[Any], _inputs: list[Any]) -> list[Any]:
-    from tilewright.tensor.matrices import rules
-
-    return [None if gradients[0] is None else rules.cholesky_rule(gradients[0], factors[0])]
 
 
 def _cholesky_rule(gradient: Any, factor: Any, _matrix: Any) -> list[Any]:

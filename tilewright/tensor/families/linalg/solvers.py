@@ -111,21 +111,9 @@ class SolveMixin(DecomposeMixin):
 
         if 0 in right.shape:
             return right * 0.0
-        if launch.is_in_blocks(self):
-            return self._solve_halves(right, is_upper, is_unit)
         kernel, rule = factors.TRIANGULAR_KERNELS[is_upper, is_unit], _TRIANGULAR_RULES[is_upper, is_unit]
         found: list[Self] = launch.run_kernel(kernel, right.shape, self, right, gradient=rule)
         return found[0]
-
-    def _solve_halves(self, right: Self, is_upper: bool, is_unit: bool) -> Self:
-        """One half of the unknowns after the other: most of the work is their product with the matrix between."""
-        middle, size = self.shape[-1] // 2, self.shape[-1]
-        halves = [(0, middle), (middle, size)]
-        known, left = halves[::-1] if is_upper else halves
-        first = self._rows(*known)._columns(*known)._solve_triangle(right._rows(*known), is_upper, is_unit)
-        rest = (right._rows(*left) - self._rows(*left)._columns(*known) @ first).contiguous()
-        second = self._rows(*left)._columns(*left)._solve_triangle(rest, is_upper, is_unit)
-        return second.cat(first, dim=-2) if is_upper else first.cat(second, dim=-2)
 
     def cholesky_solve(self, L: Self, upper: bool = False) -> Self:
         """X with `L @ L.T @ X == self` for a factor L from `cholesky`, or with `upper` `L.T @ L @ X == self`."""
