@@ -72,8 +72,9 @@ def compare_cast_with_constant(node: UOp, left: UOp, right: UOp) -> UOp | None:
         if node.op is not Ops.CMPLT and whole != value:
             return truth(node.op is Ops.CMPNE)
         value = whole
-    if not holds(x.dtype, value):
-        return truth(_outcome(node, int(x.bounds[0]), value, cast is left))
+    low, high = int(x.bounds[0]), int(x.bounds[1])
+    if not low <= value <= high:  # among them those that no integer of the dtype, or of an index, represents
+        return truth(_outcome(node, low, value, cast is left))
     bound = number(x.dtype, value)
     return UOp(node.op, dtypes.bool, (x, bound) if cast is left else (bound, x))
 
