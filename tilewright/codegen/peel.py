@@ -25,10 +25,12 @@ def peel_reductions(sink: UOp, target: Target) -> UOp:
     if not target.has_threads or target.masked_itemsizes:
         return sink
     nodes = toposort(sink)
-    reduced = [list(filter(is_loop, node.src[1:])) for node in nodes if node.op is Ops.REDUCE]
-    loops = {axis for axes in reduced for axis in axes if is_peeled(axis)}
-    # The last iteration of an inner loop would be a second nest of the outer ones.
-    loops.difference_update(axis for axes in reduced if len(axes) > 1 for axis in axes)
+    reduced = {node: list(filter(is_loop, node.src[1:])) for node in nodes if node.op is Ops.REDUCE}
+    loops = {axis for axes in reduced.values() for axis in axes if is_peeled(axis)}
+    # The last iteration of an inner loop would be a second nest of the outer ones, and that of a loop around another
+    # reduction a second nest of the loops of that one.
+    loops.difference_update(axis for axes in reduced.values() if len(axes) > 1 for axis in axes)
+    loops.difference_update(axis for node, axes in reduced.items() if axes for axis in node.ranges)
     # AFTER, BARRIER and END name the loops whose iterations they order; a loop that another's count depends on stays.
     ordering = (Ops.AFTER, Ops.BARRIER, Ops.END)
     loops.difference_update(axis for node in nodes if node.op in ordering for axis in node.src)
