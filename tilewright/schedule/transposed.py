@@ -92,8 +92,8 @@ def _windows_to_transpose(node: UOp, plan: Plan, stored: frozenset[UOp]) -> Iter
         source = _permuted_memory(view, stored)
         if source is None or is_symbolic(view.shape) or work < MIN_READS * max_count(view.shape):
             continue
-        root, uses = stored_root(view), plan.uses.get(source, {}).values()
-        if root is not source and any(_reads_across(use, source, plan) for use in uses):
+        root = stored_root(view)
+        if root is not source and any(_reads_across(use, source, plan) for use in _readers(source, plan)):
             yield root
 
 
@@ -116,9 +116,15 @@ def _repeats_to_store(node: UOp, plan: Plan, stored: frozenset[UOp]) -> Iterator
         is_memory = source.op is Ops.PARAM or source in stored
         if not is_merged or not is_memory or work < CONTRACTION_REUSE * max_count(view.shape):
             continue
-        if any(_divides_sums(use, source, plan) for use in plan.uses.get(source, {}).values()):
+        if any(_divides_sums(use, source, plan) for use in _readers(source, plan)):
             below.update(passed)
             yield wide
+
+
+def _readers(source: UOp, plan: Plan) -> list[Use]:
+    """The uses of memory by the kernels that read it. The kernel of an update has loops over the part that it writes,
+    not over the memory."""
+    return [use for use in plan.uses.get(source, {}).values() if use.root is not source]
 
 
 def _divides_sums(use: Use, source: UOp, plan: Plan) -> bool:
