@@ -30,6 +30,7 @@ from tilewright.runtime.device import Unavailable, open_driver
 BF16, F16 = dtypes.bfloat16, dtypes.float16
 FORWARD = "attention_forward"
 GRADIENTS = ("attention_query_gradient", "attention_key_gradient")
+PRODUCTS = {FORWARD: 2, GRADIENTS[0]: 3, GRADIENTS[1]: 4}  # of tiles, in each kernel
 
 
 @pytest.fixture(autouse=True)
@@ -229,30 +230,38 @@ def test_what_no_kernel_takes(shape: tuple[int, ...], dtype: DType, keys: int) -
     assert FORWARD not in [ast.arg.name for ast in kernels(found)]
 
 
-@pytest.mark.parametrize("name", ["one tile", "wide heads, a pair of tiles"])
-def test_cuda_text(name: str) -> None:
-    """Products on wgmma, operands copied asynchronously or fetched by a warp group of its own, weights and sums in
-    registers; NVRTC takes the text."""
-    case, target = CASES[name], cuda_target()
-    given = case.tensors("PYTHON")
+def cuda_texts(case: Case) -> dict[str, str]:
+    """The texts of the kernels of a case and its gradients, by name."""
+    target, given = cuda_target(), case.tensors("PYTHON")
     found = case.attend(*given)
-    values = (found, *found.gradient(*given[:3], gradient=found.detach()))
     texts = {}
-    for ast in kernels(*values):
-        if ast.arg.name in (FORWARD, *GRADIENTS):
+    for ast in kernels(found, *found.gradient(*given[:3], gradient=found.detach())):
+        if ast.arg.name in PRODUCTS:
             program = lower(optimise(ast, target), target)
-            products = sum(node.op is Ops.TILE_DOT for node in program.body)
-            texts[ast.arg.name] = text = render_program(program)
-            assert text.count("products_sent();") >= products
-            is_fetched = name != "one tile" and ast.arg.name != GRADIENTS[1]
-            assert ("setmaxnreg" in text and "fetch(" in text) == is_fetched
-            assert ("copy_async<16>(&" in text) != is_fetched
-            assert "wgmma.mma_async" in text
-            assert products == {FORWARD: 2, GRADIENTS[0]: 3, GRADIENTS[1]: 4}[ast.arg.name]
-    assert len(texts) == 3
+            assert sum(node.op is Ops.TILE_DOT for node in program.body) == PRODUCTS[ast.arg.name]
+            texts[ast.arg.name] = render_program(program)
+    assert texts.keys() == PRODUCTS.keys()
+    return texts
+
+
+def compile_texts(texts: dict[str, str]) -> None:
     try:
         toolchain()
     except Unavailable as error:
         pytest.skip(f"NVRTC is not installed: {error}")
     for text in texts.values():
         assert compile_text(text, "sm_90a")
+
+
+@pytest.mark.parametrize("name", ["one tile", "wide heads, a pair of tiles"])
+def test_cuda_text(name: str) -> None:
+    """Products on wgmma, operands copied asynchronously or fetched by a warp group of its own, weights and sums in
+    registers; NVRTC takes the text."""
+    texts = cuda_texts(CASES[name])
+    for kernel, text in texts.items():
+        assert text.count("products_sent();") >= PRODUCTS[kernel]
+        is_fetched = name != "one tile" and kernel != GRADIENTS[1]
+        assert ("setmaxnreg" in text and "fetch(" in text) == is_fetched
+        assert ("copy_async<16>(&" in text) != is_fetched
+        assert "wgmma.mma_async" in text
+    compile_texts(texts)

@@ -11,17 +11,12 @@ import numpy as np
 import pytest
 
 from tests.kernel import test_attention as halves
-from tests.kernel.test_attention import FORWARD, GRADIENTS, Case, kernels
+from tests.kernel.test_attention import FORWARD, GRADIENTS, PRODUCTS, Case, compile_texts, cuda_texts, kernels
 from tests.kernel.test_float32_parts import has_card
 from tilewright import Tensor, dtypes
 from tilewright.backends.cuda.cores import part_core
 from tilewright.backends.cuda.device import cuda_target
-from tilewright.backends.cuda.dot import render_program
-from tilewright.backends.cuda.nvrtc import compile_text, toolchain
-from tilewright.codegen.pipeline import lower
-from tilewright.graph.ops import Ops
-from tilewright.kernel.optimise import optimise
-from tilewright.runtime.device import Unavailable, open_driver
+from tilewright.runtime.device import open_driver
 
 F32 = dtypes.float32
 Array = np.ndarray[Any, Any]
@@ -125,29 +120,14 @@ def test_other_settings_leave_float32_to_other_kernels() -> None:
 @pytest.mark.parametrize("name", ["one tile", "wide heads, a pair of tiles"])
 def test_cuda_text(name: str) -> None:
     """Six products of parts for each product, each step from zero; sums that are not finite are computed once more."""
-    case, target = CASES[name], cuda_target()
-    given = case.tensors("PYTHON")
-    found = case.attend(*given)
-    values = (found, *found.gradient(*given[:3], gradient=found.detach()))
-    texts = {}
-    for ast in kernels(*values):
-        if ast.arg.name in (FORWARD, *GRADIENTS):
-            program = lower(optimise(ast, target), target)
-            products = sum(node.op is Ops.TILE_DOT for node in program.body)
-            texts[ast.arg.name] = render_program(program)
-            text = " ".join(texts[ast.arg.name].split())
-            assert products == {FORWARD: 2, GRADIENTS[0]: 3, GRADIENTS[1]: 4}[ast.arg.name]
-            assert text.count("part > 0);") == products
-            assert text.count("part++) multiply_") == 6 * products
-            assert text.count("__any_sync(") == products
-            assert ("setmaxnreg" in text) == (name != "one tile" and ast.arg.name == FORWARD)
-    assert len(texts) == 3
-    try:
-        toolchain()
-    except Unavailable as error:
-        pytest.skip(f"NVRTC is not installed: {error}")
-    for text in texts.values():
-        assert compile_text(text, "sm_90a")
+    texts = cuda_texts(CASES[name])
+    for kernel, written in texts.items():
+        text, products = " ".join(written.split()), PRODUCTS[kernel]
+        assert text.count("part > 0);") == products
+        assert text.count("part++) multiply_") == 6 * products
+        assert text.count("__any_sync(") == products
+        assert ("setmaxnreg" in text) == (name != "one tile" and kernel == FORWARD)
+    compile_texts(texts)
 
 
 @pytest.mark.parametrize("slope", [np.inf, np.nan, 1e36])

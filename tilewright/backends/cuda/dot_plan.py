@@ -22,9 +22,10 @@ LINE_BYTES = 128
 WARP_GROUP = 128
 # Rows that one wgmma instruction multiplies.
 GROUP_ROWS = 64
-# Threads of a warp, and the rows of an instruction that they hold. Where they exchange elements through shared memory
-# these are in lines of so many floats: 8 rows that a warp stores at a time are then in different banks.
+# Threads of a warp, and the rows of an instruction that they hold.
 WARP, WARP_ROWS = 32, 16
+# Floats of a padded row where a warp exchanges elements through shared memory: the 8 rows that it stores at a time are
+# then in different banks.
 SPREAD_LINE = 40
 # Shared memory for barriers and for aligning the ring.
 SPARE_SHARED_BYTES = 2048

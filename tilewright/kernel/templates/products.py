@@ -411,9 +411,8 @@ class _PackedProduct(PackedNest):
         self.spill_loop = [a for a in self.view.of_kind(AxisType.REDUCE) if a.arg.id[: len(block)] == block][-1]
 
     def _unroll_sum(self) -> None:
-        """Unrolls the innermost loop of the sum. This comes last: a copy is best made along the whole sum. Of a short
-        sum, neighbouring terms of all rows are near enough for instructions that load two, and LLVM keeps so many of
-        them that it moves accumulators to the stack."""
+        """Unrolls the innermost loop of the sum. This comes last: a copy is best made along the whole sum. A short sum
+        is not unrolled: LLVM pairs the loads of adjacent terms of all rows, and spills accumulators."""
         inner = self.view.reduces[0].src[-1]
         amount = next((n for n in STEPS if size_of(inner) % n == 0 and size_of(inner) > n), None)
         is_plain = self.dot is None and len(self.view.reduces) == 1
