@@ -8,7 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from tilewright.graph.interpreter.scalar import threefry2x32
+from tilewright.graph.interpreter.scalar import ScalarMath
 from tilewright.tensor.tensor import Tensor
 
 
@@ -29,10 +29,10 @@ def stats() -> ModuleType:
 
 def test_the_numbers_are_threefry(device: str) -> None:
     found = Tensor.rand(5, device=device).tolist()
-    expected = [(threefry2x32(counter, 42) >> 40) * 2.0**-24 for counter in range(5)]
+    expected = [(ScalarMath.threefry(counter, 42) >> 40) * 2.0**-24 for counter in range(5)]
     assert found == expected
     found = Tensor.rand(2, device=device, dtype="float64").tolist()
-    assert found == [(threefry2x32(counter, 42) >> 11) * 2.0**-53 for counter in (5, 6)]
+    assert found == [(ScalarMath.threefry(counter, 42) >> 11) * 2.0**-53 for counter in (5, 6)]
 
 
 def test_same_seed_same_numbers_on_every_device() -> None:

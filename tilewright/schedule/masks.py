@@ -43,13 +43,18 @@ def shorten_reduction(op: Op, value: UOp, loops: tuple[UOp, ...]) -> tuple[UOp, 
     if joined == loops and limits.keys().isdisjoint(loops):
         return value, loops
     sizes = [index_const(limits[loop]) if loop in limits else loop.src[0] for loop in joined]
-    # All loops are new: a loop that another reduction shares could neither be nested differently nor be shorter here.
-    first, suffix = joined[0].arg.id, tuple(-int(size.vmax) for size in sizes)
-    exchanges = {
-        loop: UOp(Ops.RANGE, dtypes.index, (size,), Axis((*first, *suffix, number), loop.arg.kind))
-        for number, (loop, size) in enumerate(zip(joined, sizes, strict=True))
-    }
+    exchanges = new_loops(joined, sizes)
     return substitute(value, exchanges), tuple(exchanges.values())
+
+
+def new_loops(loops: tuple[UOp, ...], sizes: list[UOp]) -> dict[UOp, UOp]:
+    """For each loop of a reduction one of its own with another size: a loop that another reduction shares could neither
+    be nested differently nor be shorter here."""
+    first, suffix = loops[0].arg.id, tuple(-int(size.vmax) for size in sizes)
+    return {
+        loop: UOp(Ops.RANGE, dtypes.index, (size,), Axis((*first, *suffix, number), loop.arg.kind))
+        for number, (loop, size) in enumerate(zip(loops, sizes, strict=True))
+    }
 
 
 def loop_limits(conditions: Iterable[UOp]) -> dict[UOp, int]:

@@ -11,12 +11,12 @@ import math
 from tilewright.base.dtype import dtypes
 from tilewright.base.records import NamedTuple
 from tilewright.graph.affine import Affine, affine, from_affine
-from tilewright.graph.ops import Axis, Ops
+from tilewright.graph.ops import Ops
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, const, index_const
 from tilewright.graph.walk import map_graph, size_of, substitute, toposort
 from tilewright.schedule.indexing import TRUE, both
-from tilewright.schedule.masks import conditions_of, is_selection
+from tilewright.schedule.masks import conditions_of, is_selection, new_loops
 
 
 class Residue(NamedTuple):
@@ -46,20 +46,15 @@ def thin_reductions(value: UOp) -> UOp:
 
 
 def thin_reduction(value: UOp, loops: tuple[UOp, ...]) -> tuple[UOp, tuple[UOp, ...]]:
-    """The operand of a sum, and its loops. All loops are new: a loop that another reduction shares must not become
-    shorter."""
+    """The operand of a sum, and its loops."""
     found = find_residues(value, loops)
     if not found:
         return value, loops
     sizes = [index_const(-(-size_of(loop) // found[loop].divisor)) if loop in found else loop.src[0] for loop in loops]
-    first, suffix = loops[0].arg.id, tuple(-int(size.vmax) for size in sizes)
-    made = [
-        UOp(Ops.RANGE, dtypes.index, (size,), Axis((*first, *suffix, number), loop.arg.kind))
-        for number, (loop, size) in enumerate(zip(loops, sizes, strict=True))
-    ]
-    for loop, step in zip(loops, made, strict=True):
+    made = new_loops(loops, sizes)
+    for loop, step in made.items():
         value = walk_residue(value, found[loop], step) if loop in found else substitute(value, {loop: step})
-    return simplify(value), tuple(made)
+    return simplify(value), tuple(made.values())
 
 
 def find_residues(value: UOp, loops: tuple[UOp, ...]) -> dict[UOp, Residue]:

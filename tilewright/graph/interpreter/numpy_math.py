@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import InternalError
-from tilewright.graph.interpreter.scalar import THREEFRY_ROTATIONS
+from tilewright.graph.interpreter.scalar import threefry_words
 from tilewright.graph.spec import Op
 
 Array = NDArray[Any]
@@ -211,21 +211,11 @@ class NumpyMath:
 
     @staticmethod
     def threefry(counter: Array, key: Array) -> Array:
-        """`scalar.threefry2x32` on uint64 arrays; the 32-bit words are stored in 64 bits and masked."""
-        mask = np.uint64(0xFFFFFFFF)
-        half = np.uint64(32)
-        low_key = key & mask
-        high_key = key >> half
-        keys = (low_key, high_key, low_key ^ high_key ^ np.uint64(0x1BD11BDA))
-        first = ((counter & mask) + low_key) & mask
-        second = ((counter >> half) + high_key) & mask
-        for group in range(5):
-            for rotation in THREEFRY_ROTATIONS[group % 2]:
-                first = (first + second) & mask
-                second = (second << np.uint64(rotation) | second >> np.uint64(32 - rotation)) & mask
-                second = second ^ first
-            first = (first + keys[(group + 1) % 3]) & mask
-            second = (second + keys[(group + 2) % 3] + np.uint64(group + 1)) & mask
+        """The 32-bit words are stored in 64 bits and masked."""
+        mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+        first, second = threefry_words(
+            (counter & mask, counter >> half), (key & mask, key >> half), lambda word: word & mask
+        )
         return np.asarray(first | second << half)
 
 

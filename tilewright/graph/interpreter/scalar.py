@@ -4,6 +4,7 @@ a dtype. `numpy_math.py` has the same names on NumPy arrays; an op's `value` is 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from tilewright.base.dtype import Scalar
@@ -92,23 +93,25 @@ class ScalarMath:
 
     @staticmethod
     def threefry(counter: int, key: int) -> int:
-        return threefry2x32(counter, key)
+        mask = 0xFFFFFFFF
+        first, second = threefry_words(
+            (counter & mask, counter >> 32 & mask), (key & mask, key >> 32 & mask), lambda word: word & mask
+        )
+        return int(first | second << 32)
 
 
 THREEFRY_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
-def threefry2x32(counter: int, key: int) -> int:
-    """Threefry-2x32 with 20 rounds on Python integers: low and high words of `counter` keyed by those of `key`."""
-    mask = 0xFFFFFFFF
-    keys = (key & mask, key >> 32 & mask, (key & mask) ^ (key >> 32 & mask) ^ 0x1BD11BDA)
-    first = ((counter & mask) + keys[0]) & mask
-    second = ((counter >> 32 & mask) + keys[1]) & mask
+def threefry_words(counter: tuple[Any, Any], key: tuple[Any, Any], wrap: Callable[[Any], Any]) -> tuple[Any, Any]:
+    """Threefry-2x32 with 20 rounds: the words of `counter` keyed by those of `key`, low ones first. Words are integers,
+    arrays or nodes; `wrap` reduces a sum to 32 bits."""
+    keys = (*key, key[0] ^ key[1] ^ 0x1BD11BDA)
+    first, second = wrap(counter[0] + keys[0]), wrap(counter[1] + keys[1])
     for group in range(5):
         for rotation in THREEFRY_ROTATIONS[group % 2]:
-            first = (first + second) & mask
-            second = ((second << rotation) | (second >> (32 - rotation))) & mask
-            second ^= first
-        first = (first + keys[(group + 1) % 3]) & mask
-        second = (second + keys[(group + 2) % 3] + group + 1) & mask
-    return first | second << 32
+            first = wrap(first + second)
+            second = wrap((second << rotation) | (second >> (32 - rotation))) ^ first
+        first = wrap(first + keys[(group + 1) % 3])
+        second = wrap(second + keys[(group + 2) % 3] + (group + 1))
+    return first, second

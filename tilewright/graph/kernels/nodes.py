@@ -4,9 +4,10 @@ slots. Out: nodes. `sorting.py`, `scanning.py` and others build kernels with the
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.graph.kernels.custom import CustomKernel, output_node
+from tilewright.graph.kernels.custom import CustomKernel, Gradient, output_node
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp, index_const
@@ -18,8 +19,15 @@ MAX_THREADS = 1024
 GROUP_THREADS = 256
 
 
-def call(ast: UOp, outputs: tuple[tuple[DType, Shape], ...], inputs: tuple[UOp, ...]) -> tuple[UOp, ...]:
-    """The outputs of a kernel, which are its first arguments, after it has run."""
+def call(
+    ast: UOp,
+    outputs: Sequence[tuple[DType, Shape]],
+    inputs: tuple[UOp, ...],
+    sizes: tuple[int, ...] = (),
+    gradient: Gradient | None = None,
+) -> tuple[UOp, ...]:
+    """The outputs of a kernel, which are its first arguments, after it has run. `sizes` are the symbolic ones that it
+    uses."""
     count = len(outputs)
     kernel = CustomKernel(
         ast,
@@ -28,6 +36,8 @@ def call(ast: UOp, outputs: tuple[tuple[DType, Shape], ...], inputs: tuple[UOp, 
         tuple(dtype for dtype, _ in outputs) + tuple(given.dtype for given in inputs),
         tuple(range(count)),
         (None,) * count + tuple(range(len(inputs))),
+        sizes,
+        gradient,
     )
     first = UOp(Ops.CUSTOM_KERNEL, outputs[0][0], inputs, kernel)
     return (first, *(output_node(first, number) for number in range(1, count)))

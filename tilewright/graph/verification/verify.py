@@ -5,7 +5,7 @@ graph. Nodes never change, so what has passed in a stage, a node or a whole grap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from tilewright.base.errors import VerifyError
 from tilewright.base.records import NamedTuple
@@ -57,37 +57,22 @@ def describe(node: UOp) -> str:
 # ---------------------------------------------------------------- rules of whole graphs
 
 
-def check_one_range_per_id(_root: UOp, nodes: list[UOp]) -> Fault | None:
-    seen: dict[tuple[int, ...], UOp] = {}
-    for node in nodes:
-        if node.op is not Ops.RANGE:
-            continue
-        other = seen.setdefault(node.arg.id, node)
-        if other is not node:
-            return node, f"the id {node.arg.id} belongs to {describe(other)} as well"
-    return None
+def unique_rule(name: str, ops: Collection[Op], kind: str, key: Callable[[UOp], object]) -> GraphRule:
+    """The rule that no two nodes with one of these ops have the same key."""
+
+    def check(_root: UOp, nodes: list[UOp]) -> Fault | None:
+        seen: dict[object, UOp] = {}
+        for node in nodes:
+            if node.op in ops and (other := seen.setdefault((node.op, key(node)), node)) is not node:
+                return node, f"the {kind} {key(node)!r} belongs to {describe(other)} as well"
+        return None
+
+    return GraphRule(name, check)
 
 
-def check_one_param_per_slot(_root: UOp, nodes: list[UOp]) -> Fault | None:
-    seen: dict[tuple[Op, int], UOp] = {}
-    for node in nodes:
-        if node.op not in PLACEHOLDERS:
-            continue
-        other = seen.setdefault((node.op, node.arg.slot), node)
-        if other is not node:
-            return node, f"the slot {node.arg.slot} belongs to {describe(other)} as well"
-    return None
-
-
-def check_variables_agree(_root: UOp, nodes: list[UOp]) -> Fault | None:
-    seen: dict[str, UOp] = {}
-    for node in nodes:
-        if node.op is not Ops.VARIABLE:
-            continue
-        other = seen.setdefault(node.arg[0], node)
-        if other is not node:
-            return node, f"the name {node.arg[0]!r} belongs to {describe(other)} as well"
-    return None
+ONE_RANGE_PER_ID = unique_rule("one-range-per-id", {Ops.RANGE}, "id", lambda node: node.arg.id)
+ONE_PARAM_PER_SLOT = unique_rule("one-param-per-slot", PLACEHOLDERS, "slot", lambda node: node.arg.slot)
+VARIABLES_AGREE = unique_rule("variables-agree", {Ops.VARIABLE}, "name", lambda node: node.arg[0])
 
 
 def check_sink_is_root(root: UOp, nodes: list[UOp]) -> Fault | None:
@@ -149,7 +134,7 @@ TENSOR_STAGE = Stage(
     ELEMENTWISE | MOVEMENT | ops_of_kind(Kind.LEAF, Kind.TENSOR) | {Ops.SINK},
     (
         GraphRule("one-sink", check_sink_of_values),
-        GraphRule("variables-agree", check_variables_agree),
+        VARIABLES_AGREE,
     ),
 )
 KERNEL_STAGE = Stage(
@@ -157,9 +142,9 @@ KERNEL_STAGE = Stage(
     _KERNEL_VALUES | _ORDER | {Ops.REDUCE, Ops.SINK},
     (
         GraphRule("sink-of-effects", check_sink_is_root),
-        GraphRule("one-range-per-id", check_one_range_per_id),
-        GraphRule("one-param-per-slot", check_one_param_per_slot),
-        GraphRule("variables-agree", check_variables_agree),
+        ONE_RANGE_PER_ID,
+        ONE_PARAM_PER_SLOT,
+        VARIABLES_AGREE,
     ),
     (_BUFFERS_ARE_INDEXED, _RANGES_CLOSED_ONCE),
 )
@@ -167,9 +152,9 @@ PROGRAM_STAGE = Stage(
     "program",
     _KERNEL_VALUES | _ORDER | {Ops.ACC, Ops.ACCUMULATE, Ops.COMBINE},
     (
-        GraphRule("one-range-per-id", check_one_range_per_id),
-        GraphRule("one-param-per-slot", check_one_param_per_slot),
-        GraphRule("variables-agree", check_variables_agree),
+        ONE_RANGE_PER_ID,
+        ONE_PARAM_PER_SLOT,
+        VARIABLES_AGREE,
     ),
     (_BUFFERS_ARE_INDEXED,),
 )

@@ -192,15 +192,21 @@ def bisect(start: UOp, span: int, fits: Callable[[UOp], UOp]) -> UOp:
     return number
 
 
-def count_not_greater(rows: UOp, wanted: UOp) -> UOp:
-    """How many elements of each sorted row are not greater than each wanted number, by bisection."""
+def count_first(rows: UOp, wanted: UOp, belongs: Callable[[UOp], UOp]) -> UOp:
+    """How many elements of each sorted row come before each wanted number, by bisection. `belongs` says of one whether
+    it does."""
     size = rows.shape[-1]
 
     def fits(count: UOp) -> UOp:
         is_inside = build.alu(Ops.CMPLT, count, build.const(count.dtype, size + 1))
-        return is_inside & (wanted < read_rows(rows, count - 1)).logical_not()
+        return is_inside & belongs(read_rows(rows, count - 1))
 
     return bisect(build.const(dtypes.int32, 0, wanted.shape), size, fits)
+
+
+def count_not_greater(rows: UOp, wanted: UOp) -> UOp:
+    """How many elements of each sorted row are not greater than each wanted number."""
+    return count_first(rows, wanted, lambda element: (wanted < element).logical_not())
 
 
 # ---------------------------------------------------------------- bits

@@ -9,7 +9,6 @@ from typing import Any, Self
 from tilewright.base.dtype import Scalar, dtypes, promote, to_dtype
 from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.graph import build
-from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core import nodes
 from tilewright.tensor.core.base import TensorBase, check_devices
@@ -299,17 +298,12 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
 
 def count_less(rows: UOp, wanted: UOp) -> UOp:
     """The number of elements of each sorted row that are less than each given value; NaN is last."""
-    size = rows.shape[-1]
 
-    def fits(count: UOp) -> UOp:
-        is_inside = build.alu(Ops.CMPLT, count, build.const(count.dtype, size + 1))
-        element = nodes.read_rows(rows, count - 1)
-        is_less = element < wanted
-        if rows.dtype.is_float:
-            is_less = is_less | (wanted.ne(wanted) & element.eq(element))
-        return is_inside & is_less
+    def is_less(element: UOp) -> UOp:
+        less = element < wanted
+        return less | (wanted.ne(wanted) & element.eq(element)) if rows.dtype.is_float else less
 
-    return nodes.bisect(build.const(dtypes.int32, 0, wanted.shape), size, fits)
+    return nodes.count_first(rows, wanted, is_less)
 
 
 def _positions_of_shares(position: Any, interpolation: str) -> tuple[Any, ...]:

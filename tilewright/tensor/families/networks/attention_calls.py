@@ -12,12 +12,14 @@ from typing import Any, TypeVar
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.records import record, replace
 from tilewright.graph.kernels.block_builder import Size
-from tilewright.graph.kernels.custom import CustomKernel, arguments_used
-from tilewright.graph.ops import Ops, ParamArg
+from tilewright.graph.kernels.custom import arguments_used
+from tilewright.graph.kernels.nodes import call as kernel_call
+from tilewright.graph.kernels.nodes import param
 from tilewright.graph.sizes import is_symbolic, min_size
 from tilewright.graph.spec import Shape, max_count
 from tilewright.graph.symbolic import SymbolicInt, size_node
 from tilewright.graph.uop import UOp
+from tilewright.tensor.families.base import Family
 from tilewright.tensor.families.networks.attention_layout import separate_use, with_heads
 from tilewright.tensor.families.random import RandomMixin
 from tilewright.tensor.primitives.reduce import accumulate_dtype
@@ -29,7 +31,7 @@ T = TypeVar("T", bound=RandomMixin)
 Plain = Callable[..., Any]
 
 
-def fits(query: RandomMixin, key: RandomMixin, value: RandomMixin, mask: RandomMixin | None) -> bool:
+def fits(query: Family, key: Family, value: Family, mask: Family | None) -> bool:
     """Whether the operands are queries, keys and values of one dtype for the same or shared heads, each with an
     element, and a mask that broadcasts to the scores."""
     given = (query, key, value)
@@ -125,24 +127,11 @@ def call_kernel(
     the last memory: a launch gives symbolic sizes after those that a kernel uses. Others may be for its gradient."""
     first: Any = sources[0]
     memories = (*outputs, *((each.dtype, each.shape) for each in sources))
-    kinds, shapes = (tuple(found) for found in zip(*memories))
-    count = len(outputs)
     fills = tuple(slot for slot, (_, shape) in enumerate(outputs) if not is_symbolic(shape))
-    kernel = CustomKernel(
-        _written_kernel(write, call, fills, tuple((kind, max_count(shape)) for kind, shape in memories)),
-        0,
-        shapes,
-        kinds,
-        tuple(range(count)),
-        (*(None,) * count, *range(len(sources))),
-        tuple(dict.fromkeys(size for shape in shapes for size in shape if is_symbolic((size,)))),
-        first._gradient_of(gradient),
-    )
-    nodes = tuple(each.uop for each in sources)
-    return [
-        first._new(UOp(Ops.CUSTOM_KERNEL, kinds[slot], nodes, kernel._replace(output=slot)), *sources[1:])
-        for slot in range(count)
-    ]
+    ast = _written_kernel(write, call, fills, tuple((kind, max_count(shape)) for kind, shape in memories))
+    sizes = tuple(dict.fromkeys(size for _, shape in memories for size in shape if is_symbolic((size,))))
+    found = kernel_call(ast, outputs, tuple(each.uop for each in sources), sizes, first._gradient_of(gradient))
+    return [first._new(node, *sources[1:]) for node in found]
 
 
 @functools.lru_cache(64)
@@ -150,7 +139,7 @@ def _written_kernel(
     write: Callable[..., UOp], call: Any, fills: tuple[int, ...], memories: tuple[tuple[DType, int], ...]
 ) -> UOp:
     """Cached, since the layers of a model call the same kernel. `fills` are the outputs that it writes whole."""
-    ast = write(call, *(UOp(Ops.PARAM, kind, (), ParamArg(n, size)) for n, (kind, size) in enumerate(memories)))
+    ast = write(call, *(param(n, kind, size) for n, (kind, size) in enumerate(memories)))
     assert len(memories) - 1 in frozenset.union(*arguments_used(ast))
     return ast.replace(arg=replace(ast.arg, fills=fills))
 

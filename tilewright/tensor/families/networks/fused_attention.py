@@ -19,6 +19,7 @@ from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver, target_of
 from tilewright.tensor.families.base import Family
+from tilewright.tensor.families.networks.attention_calls import Plain, fits
 from tilewright.tensor.families.networks.attention_layout import (
     VECTOR,
     Layout,
@@ -50,11 +51,7 @@ MIN_GRADIENT_FEATURES = 65
 MAX_IDLE = 1.2
 CACHE_PART = 2
 
-
 T = TypeVar("T", bound=Family)
-# Attention from other operations, as a function of (query, key, value, mask, is causal): for gradients that no kernel
-# computes.
-Plain = Callable[..., Any]
 
 
 def fused_attention(query: T, key: T, value: T, mask: T | None, is_causal: bool, plain: Plain) -> T | None:
@@ -148,23 +145,11 @@ def _core_of(query: Family) -> TensorCore | None:
 
 
 def _fits(query: Family, key: Family, value: Family, mask: Family | None) -> bool:
-    given = (query, key, value)
-    if any(is_symbolic(each.shape) for each in given):
+    if not fits(query, key, value, mask) or query.ndim not in (3, 4) or is_symbolic((*query.shape, *key.shape)):
         return False
-    if query.ndim not in (3, 4) or any(each.ndim != query.ndim or each.dtype is not query.dtype for each in given):
+    if key.shape != value.shape or query.shape[0] != key.shape[0]:
         return False
-    if any(0 in each.shape for each in given) or key.shape != value.shape or query.shape[-1] != key.shape[-1]:
-        return False
-    if query.shape[0] != key.shape[0] or (query.ndim == 4 and query.shape[1] % key.shape[1]):
-        return False
-    if query.shape[-2] < MIN_QUERIES or query.shape[-1] > MAX_FEATURES:
-        return False
-    if mask is None:
-        return True
-    whole = (*query.shape[:-1], key.shape[-2])
-    sizes = (1,) * (len(whole) - mask.ndim) + mask.shape
-    is_known = mask.dtype.is_bool or mask.dtype in (dtypes.float32, dtypes.float16, dtypes.bfloat16)
-    return is_known and len(sizes) == len(whole) and all(one in (1, most) for one, most in zip(sizes, whole))
+    return query.shape[-2] >= MIN_QUERIES and query.shape[-1] <= MAX_FEATURES
 
 
 # ---------------------------------------------------------------- kernels and gradients

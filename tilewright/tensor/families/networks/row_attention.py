@@ -13,7 +13,8 @@ from tilewright.base.dtype import DType, dtypes
 from tilewright.base.records import record
 from tilewright.base.target import Target
 from tilewright.graph.kernels.attention import LOG2_E
-from tilewright.graph.kernels.custom import CustomKernel
+from tilewright.graph.kernels.nodes import call as kernel_call
+from tilewright.graph.kernels.nodes import param
 from tilewright.graph.kernels.row_attention import (
     KEYS_AT_A_TIME,
     RowAttention,
@@ -21,13 +22,13 @@ from tilewright.graph.kernels.row_attention import (
     local_bytes,
     row_kernel,
 )
-from tilewright.graph.ops import Ops, ParamArg
-from tilewright.graph.sizes import is_symbolic, min_size
+from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import max_count
 from tilewright.graph.symbolic import capacity, size_node
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import target_of
 from tilewright.tensor.families.base import Family
+from tilewright.tensor.families.networks.attention_calls import fits
 from tilewright.tensor.families.networks.attention_layout import Layout, dense_steps, find_stored, set_apart, with_heads
 
 T = TypeVar("T", bound=Family)
@@ -98,26 +99,15 @@ def _call_kernel(
     sizes: tuple[int, ...],
     gradient: Any = None,
 ) -> UOp:
-    dtype, shape = output
     memories = (output, *((each.dtype, each.shape) for each in sources))
     ast = _written_kernel(write, call, tuple((kind, max_count(each)) for kind, each in memories))
-    kernel = CustomKernel(
-        ast,
-        0,
-        (shape, *(each.shape for each in sources)),
-        (dtype, *(each.dtype for each in sources)),
-        (0,),
-        (None, *range(len(sources))),
-        sizes,
-        gradient,
-    )
-    return UOp(Ops.CUSTOM_KERNEL, dtype, sources, kernel)
+    return kernel_call(ast, (output,), sources, sizes, gradient)[0]
 
 
 @functools.lru_cache(64)
 def _written_kernel(write: Callable[..., UOp], call: RowAttention, memories: tuple[tuple[DType, int], ...]) -> UOp:
     """Cached, since the layers of a model call the same kernel."""
-    params = [UOp(Ops.PARAM, kind, (), ParamArg(n, size)) for n, (kind, size) in enumerate(memories)]
+    params = [param(n, kind, size) for n, (kind, size) in enumerate(memories)]
     return write(call, *(params[:2] if write is combine_kernel else params))
 
 
@@ -148,29 +138,12 @@ def _are_aligned(layouts: Sequence[Layout], width: int) -> bool:
 
 
 def _fits(query: Family, key: Family, value: Family, mask: Family | None) -> bool:
-    given = (query, key, value)
-    if query.ndim not in (3, 4) or any(each.ndim != query.ndim or each.dtype is not query.dtype for each in given):
+    if not fits(query, key, value, mask) or query.ndim not in (3, 4) or query.dtype not in _DTYPES:
         return False
-    if query.dtype not in _DTYPES or is_symbolic(query.shape) or query.shape[-2] != 1 or key.shape != value.shape:
+    if query.shape[-2] != 1 or key.shape != value.shape or query.shape[0] != key.shape[0]:
         return False
-    others = (*key.shape[:-2], key.shape[-1])
-    if is_symbolic(others) or 0 in query.shape or 0 in others or min_size(key.shape[-2]) < 1:
-        return False
-    if query.shape[-1] != key.shape[-1] or query.shape[0] != key.shape[0]:
-        return False
-    if query.ndim == 4 and query.shape[1] % key.shape[1]:
-        return False
-    return mask is None or _takes_mask(mask, (*query.shape[:-1], key.shape[-2]))
-
-
-def _takes_mask(mask: Family, whole: tuple[int, ...]) -> bool:
-    """Whether the mask has constant strides: with a symbolic number of keys only a single row has."""
-    if not mask.dtype.is_bool and mask.dtype not in _DTYPES:
-        return False
-    sizes = (*(1,) * (len(whole) - mask.ndim), *mask.shape)
-    if len(sizes) != len(whole) or any(one not in (1, most) for one, most in zip(sizes, whole)):
-        return False
-    return not is_symbolic(sizes[:-1]) and (not is_symbolic(sizes) or math.prod(sizes[:-1]) == 1)
+    # With a symbolic number of keys only a single row of a mask has constant strides.
+    return mask is None or not is_symbolic(mask.shape) or math.prod(mask.shape[:-1]) == 1
 
 
 def _mask_strides(shape: tuple[int, ...]) -> tuple[int, int, int]:
