@@ -51,16 +51,16 @@ class PoolingMixin(ScatterMixin, ProductsMixin):
         sizes = self.shape[self.ndim - count :]
         for axis, (size, k, s, d) in enumerate(zip(sizes, kernel, steps, gaps)):
             before, after = pads[axis]
-            check_windows(name, (before + size + after,), (k,), (d,))
             if max(before, after) > (d * (k - 1) + 1) // 2:
                 message = f"padding {(before, after)} around windows of {d * (k - 1) + 1}"
-                raise ShapeError(name, message, "pad by at most half of the window, so that none lies in the padding")
+                raise ShapeError(name, message, "pad by at most half of the window")
             if ceil_mode:
                 rest = before + size + after - d * (k - 1) - 1
                 # A window that would start in the padding at the end is left out.
                 windows = smaller_size(-(-rest // s) + 1, -(-(before + size) // s))
                 after += larger_size(0, (windows - 1) * s + d * (k - 1) + 1 - (before + size + after))
                 pads[axis] = (before, after)
+            check_windows(name, (before + size + after,), (k,), (d,))
         return Windows(kernel, steps, gaps, ((0, 0),) * (self.ndim - count) + tuple(pads))
 
     def max_pool2d(
@@ -355,22 +355,26 @@ def window_slices(node: UOp, windows: Windows) -> list[UOp]:
 
 
 def choose_in_windows(node: UOp, windows: Windows, keep_position: bool) -> tuple[UOp, UOp]:
-    """The same for large windows, by reductions: the maximum, the first position that has it, the element there."""
+    """The same for large windows, by reductions: the maximum, the first position that has it, the element there. Of
+    several NaN the last one is taken, as in a comparison of one element after another: position n of a NaN counts as
+    -1 - n."""
     del keep_position
     elements, number = numbered_windows(node, windows)
     axes = range(len(node.shape), len(elements.shape))
     best = build.reduce_axis(Ops.MAX, elements, axes)
     is_best = build.alu(Ops.CMPEQ, elements, build.expand(best, elements.shape))
-    if node.dtype.is_float:
-        is_best = build.alu(Ops.OR, is_best, elements.ne(elements))
     if windows.is_padded:
         inside = build.pad(build.const(dtypes.bool, True, node.shape), windows.pads)
         is_inside = nodes.pool(inside, windows.kernel, windows.steps, windows.gaps)
         is_best = build.alu(Ops.AND, is_best, is_inside)
     none = number.const_like(math.prod(windows.kernel))
-    least = build.reduce_axis(Ops.MIN, build.where(is_best, number, none), axes)
+    candidates = build.where(is_best, number, none)
+    if node.dtype.is_float:
+        candidates = build.where(elements.ne(elements), -1 - number, candidates)
+    least = build.reduce_axis(Ops.MIN, candidates, axes)
     least = build.reshape(least, least.shape[: len(node.shape)])
-    first = build.contiguous(build.where(least.eq(none), least.const_like(-1), least))
+    position = build.where(least < 0, -1 - least, least)
+    first = build.contiguous(build.where(least.eq(none), position.const_like(-1), position))
     return element_of_windows(node, windows, first), first
 
 
