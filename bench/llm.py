@@ -167,6 +167,8 @@ def main() -> None:
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--products", action="store_true")
     given = parser.parse_args()
+    if given.rounds < 1:
+        parser.error(f"--rounds {given.rounds} times nothing: give at least 1")
     CLOCK = CLOCKS[given.clock]
     if given.products:
         products(given.rows, given.rounds)

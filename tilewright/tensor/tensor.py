@@ -265,12 +265,12 @@ def _stacked(data: Any) -> Tensor:
     return parts[0].stack(*parts[1:])
 
 
-def _add_operations(kinds: Iterable[type]) -> None:
-    """What operations of these bases of `Tensor` have in common: other names, other spellings of arguments, errors."""
+def _add_operations(owner: type, kinds: Iterable[type]) -> None:
+    """What operations of these bases of a class have in common: other names, other spellings of arguments, errors."""
     names = {name for kind in kinds for name in vars(kind)}
-    names.update(add_aliases(Tensor, names))
-    explain_arguments(Tensor, names)
-    accept_spellings(Tensor, names)
+    names.update(add_aliases(owner, names))
+    explain_arguments(owner, names)
+    accept_spellings(owner, names)
 
 
 _loading = renewed_lock()
@@ -283,10 +283,10 @@ def _load_rare_families() -> None:
         if first is RareMixin:
             from tilewright.tensor.rare import RareMixin as families
 
-            known = set(Tensor.__mro__)
+            # Complete before it becomes a base, where other threads find it.
+            _add_operations(families, set(families.__mro__).difference(Tensor.__mro__))
             Tensor.__bases__ = (families, *others)
-            _add_operations([kind for kind in Tensor.__mro__ if kind not in known])
 
 
-_add_operations(Tensor.__mro__)
+_add_operations(Tensor, Tensor.__mro__)
 live.configure(Tensor, Tensor._from_memory, Tensor._from_parts, modes)

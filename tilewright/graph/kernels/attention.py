@@ -238,9 +238,9 @@ def finite_base(maximum: UOp) -> UOp:
 
 def base_two(mask: UOp) -> UOp:
     """A float mask times log2(e). Large finite numbers, such as the least of the dtype that masks of padding have, stay
-    finite: a row of them has equal weights, and one of minus infinities has none."""
+    finite: a row of them has equal weights, and one of minus infinities has none. Infinities stay infinite."""
     limit = dtypes.finfo(mask.dtype).max / 4
-    return mask.eq(MINUS_INFINITY).where(mask, mask.maximum(-limit).minimum(limit) * LOG2_E)
+    return (mask.eq(MINUS_INFINITY) | mask.eq(math.inf)).where(mask, mask.maximum(-limit).minimum(limit) * LOG2_E)
 
 
 def masked_scores(
