@@ -6,7 +6,9 @@ complex64.
 
 `norm` says where the division by n stands: "backward" (in the inverse, as by default), "forward", or "ortho" (the root
 of it in both). `n` and `s` are lengths that the axes are cut or filled up with zeros to, before the transform; for
-inverse transforms to real numbers, the lengths of the result."""
+inverse transforms to real numbers, the lengths of the result.
+
+`stft` and `istft` are the short-time transforms of torch: those of overlapping windows of a signal."""
 
 from __future__ import annotations
 
@@ -37,10 +39,12 @@ __all__ = [
     "irfft",
     "irfft2",
     "irfftn",
+    "istft",
     "rfft",
     "rfft2",
     "rfftfreq",
     "rfftn",
+    "stft",
 ]
 
 Lengths = Sequence[int] | None
@@ -260,3 +264,95 @@ def _shifted(x: Tensor, axes: Axes, is_inverse: bool) -> Tensor:
     wanted = tuple(axes) if isinstance(axes, tuple | list) else axes
     found: Tensor = fourier.shifted(x, wanted, is_inverse)
     return found
+
+
+# ---------------------------------------------------------------- windows of a signal
+
+
+def stft(
+    input: Tensor,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: Tensor | None = None,
+    center: bool = True,
+    pad_mode: str = "reflect",
+    normalized: bool = False,
+    onesided: bool | None = None,
+    return_complex: bool = True,
+) -> ComplexTensor:
+    """The transforms of windows of (length,) or (batch, length), as (..., frequencies, windows). With `center` the
+    signal is padded, so that window k is about element k * hop_length; `normalized` divides by the root of n_fft."""
+    check_tensors("stft", input)
+    if not return_complex:
+        raise DTypeError("stft", "return_complex=False", "use .real and .imag of the result")
+    if input.ndim not in (1, 2):
+        raise ShapeError("stft", f"shape {input.shape}", "give (length,) or (batch, length)")
+    parts = [input.real, input.imag] if isinstance(input, ComplexTensor) else [input]
+    if center:
+        parts = [part.pad((n_fft // 2, n_fft // 2), mode=pad_mode) for part in parts]
+    hop, weights = _framing("stft", parts[0], n_fft, hop_length, win_length, window)
+    if parts[0].shape[-1] < n_fft:
+        raise ShapeError("stft", f"windows of {n_fft} of {parts[0].shape[-1]} elements", "give a smaller n_fft")
+    frames = [part.unfold(-1, n_fft, hop) * weights for part in parts]
+    norm = "ortho" if normalized else None
+    is_half = len(parts) == 1 if onesided is None else onesided
+    whole = ComplexTensor(frames[0], frames[1]) if len(frames) == 2 else frames[0]
+    found = rfft(whole, norm=norm) if is_half else fft(whole, norm=norm)
+    return ComplexTensor(found.real.transpose(-1, -2), found.imag.transpose(-1, -2))
+
+
+def istft(
+    input: Tensor,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: Tensor | None = None,
+    center: bool = True,
+    normalized: bool = False,
+    onesided: bool | None = None,
+    length: int | None = None,
+    return_complex: bool = False,
+) -> Tensor:
+    """The signal whose `stft` comes nearest to this one, of `length` elements where that is given."""
+    check_tensors("istft", input)
+    real, imag = _split("istft", input)
+    if real.ndim not in (2, 3) or imag is None:
+        message = f"{input.dtype.name} of shape {input.shape}"
+        raise ShapeError("istft", message, "give complex (frequencies, windows), or a batch of those")
+    spectrum = ComplexTensor(real.transpose(-1, -2), imag.transpose(-1, -2))
+    is_half = real.shape[-2] != n_fft if onesided is None else onesided
+    norm = "ortho" if normalized else None
+    frames = irfft(spectrum, n_fft, norm=norm) if is_half else ifft(spectrum, norm=norm)
+    hop, weights = _framing("istft", real, n_fft, hop_length, win_length, window)
+    total = n_fft + hop * (frames.shape[-2] - 1)
+    start = n_fft // 2 if center else 0
+    end = start + length if length is not None else total - start
+    parts = [frames.real, frames.imag] if isinstance(frames, ComplexTensor) else [frames]
+    squares = _overlapped(weights.square().expand(frames.shape[-2:]), total, hop)[start : min(end, total)]
+    signals = [_overlapped(part * weights, total, hop)[..., start : min(end, total)] / squares for part in parts]
+    if end > total:
+        signals = [signal.pad((0, end - total)) for signal in signals]
+    return ComplexTensor(signals[0], signals[-1]) if return_complex and len(signals) == 2 else signals[0]
+
+
+def _framing(
+    operation: str, x: Tensor, n_fft: int, hop: int | None, length: int | None, window: Tensor | None
+) -> tuple[int, Tensor]:
+    """The step from window to window, and the weights of its elements, with zeros around a shorter window."""
+    check_whole(operation, "n_fft", n_fft, least=1)
+    step = n_fft // 4 if hop is None else hop
+    check_whole(operation, "hop_length", step, least=1)
+    size = length or (n_fft if window is None else window.shape[0])
+    if not 0 < size <= n_fft or (window is not None and window.shape != (size,)):
+        message = f"win_length={length} and a window of shape {None if window is None else window.shape}"
+        raise ShapeError(operation, message, f"give at most n_fft={n_fft} elements, and a window of win_length")
+    weights = Tensor.ones(size, dtype=x.dtype, device=x.device) if window is None else window
+    before = (n_fft - size) // 2
+    return step, weights.pad((before, n_fft - size - before))
+
+
+def _overlapped(frames: Tensor, total: int, hop: int) -> Tensor:
+    """The sums of windows (..., windows, elements) where they overlap, which is the gradient of `unfold`."""
+    signal = Tensor.empty(*frames.shape[:-2], total, dtype=frames.dtype, device=frames.device)
+    return (signal.unfold(-1, frames.shape[-1], hop) * frames).sum().gradient(signal)[0]

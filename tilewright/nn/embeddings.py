@@ -99,7 +99,7 @@ class EmbeddingBag(Embedding):
     """The sum, mean or maximum of the rows of each bag; the arguments of a call are those of `embedding_bag`."""
 
     def __init__(
-        self, num_embeddings: int, embedding_dim: int, mode: str = "mean", padding_idx: int | None = None
+        self, num_embeddings: int, embedding_dim: int, *, mode: str = "mean", padding_idx: int | None = None
     ) -> None:
         if mode not in _MODES:
             raise ShapeError("EmbeddingBag", f"mode={mode!r}", f"give {', '.join(_MODES)}")

@@ -4,6 +4,7 @@ whose defaults differ from those of the method."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,14 +12,16 @@ from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.nn.alignment import ctc_loss
 from tilewright.nn.embeddings import embedding, embedding_bag
 from tilewright.nn.layers import per_axis
-from tilewright.nn.normalisation import group_norm, layer_norm, rms_norm
+from tilewright.nn.normalisation import batch_norm, group_norm, layer_norm, rms_norm
 from tilewright.tensor.tensor import Tensor
 
 __all__ = [
+    "batch_norm",
     "ctc_loss",
     "dropout",
     "embedding",
     "embedding_bag",
+    "fold",
     "gelu",
     "group_norm",
     "interpolate",
@@ -168,3 +171,28 @@ def unfold(
         found = found.unfold(2 + axis, gaps[axis] * (kernel[axis] - 1) + 1, steps[axis])
     found = found[..., :: gaps[0], :: gaps[1]].permute(0, 1, 4, 5, 2, 3)
     return found.reshape((input.shape[0], input.shape[1] * kernel[0] * kernel[1], -1))
+
+
+def fold(
+    input: Tensor,
+    output_size: int | Sequence[int],
+    kernel_size: int | Sequence[int],
+    dilation: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    stride: int | Sequence[int] = 1,
+) -> Tensor:
+    """The sums of windows where they overlap: (batch, channels * elements of a window, windows) as (batch, channels,
+    height, width). It is the gradient of `unfold`."""
+    sizes, kernel = per_axis("fold", "output_size", output_size, 2), per_axis("fold", "kernel_size", kernel_size, 2)
+    if input.ndim == 2:
+        return fold(input.unsqueeze(0), output_size, kernel_size, dilation, padding, stride).squeeze(0)
+    if input.ndim != 3 or input.shape[1] % math.prod(kernel):
+        message = f"shape {input.shape} for windows of {kernel}"
+        raise ShapeError("fold", message, "give (batch, channels * elements of a window, windows)")
+    channels = input.shape[1] // math.prod(kernel)
+    space = Tensor.empty(input.shape[0], channels, *sizes, dtype=input.dtype, device=input.device)
+    windows = unfold(space, kernel_size, dilation, padding, stride)
+    if windows.shape != input.shape:
+        message = f"shape {input.shape}, where an output of {sizes} has windows of shape {windows.shape}"
+        raise ShapeError("fold", message, "give what `unfold` returns for these arguments")
+    return (windows * input).sum().gradient(space)[0]

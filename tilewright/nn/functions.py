@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.base.errors import ShapeError
+from tilewright.nn.functional import fold, unfold
 from tilewright.nn.layers import Sizes, per_axis
 from tilewright.tensor.tensor import Tensor
 
@@ -41,6 +42,7 @@ __all__: list[str] = [
     "Dropout2d",
     "Dropout3d",
     "Flatten",
+    "Fold",
     "GaussianNLLLoss",
     "Hardshrink",
     "Hardsigmoid",
@@ -86,6 +88,7 @@ __all__: list[str] = [
     "Threshold",
     "TripletMarginLoss",
     "Unflatten",
+    "Unfold",
     "Upsample",
     "ZeroPad1d",
     "ZeroPad2d",
@@ -227,22 +230,62 @@ AdaptiveMaxPool3d = _layer("AdaptiveMaxPool3d", "adaptive_max_pool3d")
 AvgPool1d = _layer("AvgPool1d", "avg_pool1d")
 AvgPool3d = _layer("AvgPool3d", "avg_pool3d")
 ChannelShuffle = _layer("ChannelShuffle", "channel_shuffle")
-MaxPool1d = _layer("MaxPool1d", "max_pool1d")
-MaxPool3d = _layer("MaxPool3d", "max_pool3d")
 PixelShuffle = _layer("PixelShuffle", "pixel_shuffle")
 PixelUnshuffle = _layer("PixelUnshuffle", "pixel_unshuffle")
 Unflatten = _layer("Unflatten", "unflatten")
 
 
 class MaxPool2d(Function):
-    """The maximum of each window."""
+    """The maximum of each window; with `return_indices`, also its flat position in space."""
 
     method = "max_pool2d"
+    axes = 2
 
     def __init__(
-        self, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+        self,
+        kernel_size: Sizes,
+        stride: Sizes | None = None,
+        padding: Sizes = 0,
+        dilation: Sizes = 1,
+        return_indices: bool = False,
+        ceil_mode: bool = False,
     ) -> None:
-        super().__init__(kernel_size, stride, dilation, padding, ceil_mode)
+        kernel = per_axis(type(self).__name__, "kernel_size", kernel_size, self.axes)
+        super().__init__(kernel, stride, dilation, padding, ceil_mode, return_indices)
+
+
+class MaxPool1d(MaxPool2d):
+    """`MaxPool2d` over one axis."""
+
+    axes = 1
+
+
+class MaxPool3d(MaxPool2d):
+    """`MaxPool2d` over three axes."""
+
+    axes = 3
+
+
+class Unfold:
+    """The windows of (batch, channels, height, width) as (batch, channels * elements of a window, windows)."""
+
+    def __init__(self, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1) -> None:
+        self.settings = (kernel_size, dilation, padding, stride)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return unfold(x, *self.settings)
+
+
+class Fold:
+    """The sums of windows where they overlap, as an image of (height, width) `output_size`."""
+
+    def __init__(
+        self, output_size: Sizes, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1
+    ) -> None:
+        self.settings = (output_size, kernel_size, dilation, padding, stride)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return fold(x, *self.settings)
 
 
 class AvgPool2d(Function):

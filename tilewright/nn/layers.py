@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tilewright.base.errors import ShapeError
@@ -23,6 +23,8 @@ __all__: list[str] = [
     "ModuleDict",
     "ModuleList",
     "PReLU",
+    "ParameterDict",
+    "ParameterList",
     "Sequential",
 ]
 
@@ -173,9 +175,9 @@ class ConvTranspose2d(_Convolution):
         stride: Sizes = 1,
         padding: Sizes = 0,
         output_padding: Sizes = 0,
-        dilation: Sizes = 1,
         groups: int = 1,
         bias: bool = True,
+        dilation: Sizes = 1,
     ) -> None:
         self._set_up((in_channels, out_channels), kernel_size, stride, dilation, groups, bias, is_transposed=True)
         name = type(self).__name__
@@ -269,6 +271,43 @@ class ModuleDict(dict[str, Any]):
 
     def __repr__(self) -> str:
         return describe(self)
+
+
+class ParameterList(ModuleList):
+    """A list of parameters: float tensors in it require gradients."""
+
+    def __init__(self, values: Iterable[Any] = ()) -> None:
+        super().__init__(map(_as_parameter, values))
+
+    def append(self, value: Any) -> None:
+        super().append(_as_parameter(value))
+
+    def extend(self, values: Iterable[Any]) -> None:
+        super().extend(map(_as_parameter, values))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        super().__setitem__(
+            index, list(map(_as_parameter, value)) if isinstance(index, slice) else _as_parameter(value)
+        )
+
+
+class ParameterDict(ModuleDict):
+    """Parameters by name: float tensors in it require gradients."""
+
+    def __init__(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()) -> None:
+        super().__init__()
+        self.update(values)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, _as_parameter(value))
+
+    def update(self, values: Any = (), /, **named: Any) -> None:
+        for name, value in dict(values, **named).items():
+            self[name] = value
+
+
+def _as_parameter(value: Any) -> Any:
+    return value.requires_grad_() if isinstance(value, Tensor) and value.dtype.is_float else value
 
 
 class Sequential(ModuleList):

@@ -79,6 +79,50 @@ def group_norm(
     return _scaled(input, normal, *(None if part is None else along_channels(part, input) for part in (weight, bias)))
 
 
+def batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float | Tensor = 0.1,
+    eps: float = 1e-05,
+) -> Tensor:
+    """Mean 0 and variance 1 of each channel (axis 1): over the batch with `training`, which also moves the running
+    statistics that are given towards those of the batch; by the running statistics otherwise."""
+    if input.ndim < 2:
+        raise ShapeError("batch_norm", f"shape {input.shape} has no axis of channels", "give (batch, channels, ...)")
+    wide = input if input.dtype.bits >= 32 else input.float()
+    if training:
+        mean, variance = _batch_statistics(wide, running_mean, running_var, momentum)
+    elif running_mean is not None and running_var is not None:
+        mean, variance = running_mean, running_var
+    else:
+        raise ShapeError("batch_norm", "no running statistics", "give both, or training=True for those of the batch")
+    return wide.batchnorm(weight, bias, mean, (variance + eps).rsqrt()).cast(input.dtype)
+
+
+def _batch_statistics(
+    x: Tensor, running_mean: Tensor | None, running_var: Tensor | None, momentum: float | Tensor
+) -> tuple[Tensor, Tensor]:
+    axes = (0, *range(2, x.ndim))
+    count = math.prod(x.shape[axis] for axis in axes)
+    if count < 2:
+        message = f"shape {x.shape} has one value per channel"
+        raise ShapeError("batch_norm", message, "train with more than one value, or use LayerNorm")
+    variance, mean = x.var_mean(axes, correction=0)
+    unbiased = variance.detach() * (count / (count - 1))
+    moved = [(running_mean, mean.detach()), (running_var, unbiased)]
+    pending = [running for running, _ in moved if running is not None]
+    if pending:
+        pending[0].realize(*pending[1:])  # updates of earlier passes would accumulate
+    for running, now in moved:
+        if running is not None:
+            running.assign((running * (1 - momentum) + now * momentum).cast(running.dtype))
+    return mean, variance
+
+
 def _last_axes(operation: str, input: Tensor, normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not shape or input.shape[-len(shape) :] != shape:
@@ -123,47 +167,15 @@ class BatchNorm:
         self.num_batches_tracked = Tensor.empty((), dtype=dtypes.int64).assign(0) if track_running_stats else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        if x.ndim < 2:
-            message = f"shape {x.shape} has no axis of channels"
-            raise ShapeError(type(self).__name__, message, "give (batch, channels, ...)")
-        wide = x if x.dtype.bits >= 32 else x.float()
-        if Tensor.training or self.running_mean is None or self.running_var is None:
-            mean, variance = self._batch_statistics(wide)
-        else:
-            mean, variance = self.running_mean, self.running_var
-        inverse = (variance + self.eps).rsqrt()
-        normal = wide.batchnorm(self.weight, self.bias, mean, inverse)
-        return normal.cast(x.dtype)
-
-    def _batch_statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        axes = (0, *range(2, x.ndim))
-        count = math.prod(x.shape[axis] for axis in axes)
-        if Tensor.training and count < 2:
-            message = f"shape {x.shape} has one value per channel"
-            raise ShapeError(type(self).__name__, message, "train with more than one value, or use LayerNorm")
-        variance, mean = x.var_mean(axes, correction=0)
-        if Tensor.training and self.track_running_stats:
-            self._track(mean.detach(), variance.detach() * (count / (count - 1)))
-        return mean, variance
-
-    def _track(self, mean: Tensor, variance: Tensor) -> None:
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        assert self.num_batches_tracked is not None
-        self._settle()
-        self.num_batches_tracked.assign(self.num_batches_tracked + 1)
-        share = 1 / self.num_batches_tracked.float() if self.momentum is None else self.momentum
-        for running, now in ((self.running_mean, mean), (self.running_var, variance)):
-            running.assign((running * (1 - share) + now * share).cast(running.dtype))
-
-    def _statistics(self) -> list[Tensor]:
-        found = (self.running_mean, self.running_var, self.num_batches_tracked)
-        return [tensor for tensor in found if tensor is not None]
-
-    def _settle(self) -> None:
-        """Realises pending updates of earlier passes, so that they do not accumulate."""
-        first, *others = self._statistics()
-        first.realize(*others)
+        share: float | Tensor = self.momentum or 0.0
+        if Tensor.training and self.num_batches_tracked is not None:
+            statistics = (self.running_mean, self.running_var)
+            # Pending updates of earlier passes would accumulate.
+            self.num_batches_tracked.realize(*(each for each in statistics if each is not None))
+            self.num_batches_tracked.assign(self.num_batches_tracked + 1)
+            share = 1 / self.num_batches_tracked.float() if self.momentum is None else self.momentum
+        is_training = Tensor.training or self.running_mean is None
+        return batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, is_training, share, self.eps)
 
 
 class BatchNorm1d(BatchNorm):

@@ -16,6 +16,7 @@ from tilewright.tensor.tensor import Tensor
 
 __all__: list[str] = [
     "MultiheadAttention",
+    "Transformer",
     "TransformerDecoder",
     "TransformerDecoderLayer",
     "TransformerEncoder",
@@ -36,9 +37,10 @@ class MultiheadAttention:
         num_heads: int,
         dropout: float = 0.0,
         bias: bool = True,
-        batch_first: bool = False,
+        *,
         kdim: int | None = None,
         vdim: int | None = None,
+        batch_first: bool = False,
     ) -> None:
         check_sizes("MultiheadAttention", embed_dim=embed_dim, num_heads=num_heads)
         if embed_dim % num_heads:
@@ -157,11 +159,11 @@ class _TransformerLayer:
         bias: bool = True,
     ) -> None:
         for name in self.attentions:
-            setattr(self, name, MultiheadAttention(d_model, nhead, dropout, bias, batch_first))
+            setattr(self, name, MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first))
         self.linear1 = Linear(d_model, dim_feedforward, bias)
         self.linear2 = Linear(dim_feedforward, d_model, bias)
         for number in range(1, len(self.attentions) + 2):
-            setattr(self, f"norm{number}", LayerNorm(d_model, layer_norm_eps))
+            setattr(self, f"norm{number}", LayerNorm(d_model, layer_norm_eps, bias=bias))
         self.dropout = Dropout(dropout)
         self.norm_first = norm_first
         self.activation = _activation(type(self).__name__, activation)
@@ -269,3 +271,61 @@ class TransformerDecoder:
         for layer in self.layers:
             tgt = layer(tgt, memory, *masks, tgt_is_causal)
         return tgt if self.norm is None else self.norm(tgt)
+
+
+class Transformer:
+    """An encoder and a decoder: `output = transformer(src, tgt)`. Masks are those of their layers."""
+
+    def __init__(
+        self,
+        d_model: int = 512,
+        nhead: int = 8,
+        num_encoder_layers: int = 6,
+        num_decoder_layers: int = 6,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Callable[[Tensor], Tensor] = "relu",
+        custom_encoder: Any = None,
+        custom_decoder: Any = None,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+    ) -> None:
+        facts = (d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias)
+
+        def norm() -> LayerNorm:
+            return LayerNorm(d_model, layer_norm_eps, bias=bias)
+
+        self.encoder: Any = custom_encoder or TransformerEncoder(
+            lambda: TransformerEncoderLayer(*facts), num_encoder_layers, norm()
+        )
+        self.decoder: Any = custom_decoder or TransformerDecoder(
+            lambda: TransformerDecoderLayer(*facts), num_decoder_layers, norm()
+        )
+        self.d_model = d_model
+        self.nhead = nhead
+        self.batch_first = batch_first
+
+    def __call__(
+        self,
+        src: Tensor,
+        tgt: Tensor,
+        src_mask: Tensor | None = None,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
+        src_is_causal: bool = False,
+        tgt_is_causal: bool = False,
+    ) -> Tensor:
+        memory = self.encoder(src, src_mask, src_key_padding_mask, src_is_causal)
+        masks = (tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
+        output: Tensor = self.decoder(tgt, memory, *masks, tgt_is_causal)
+        return output
+
+    @staticmethod
+    def generate_square_subsequent_mask(sz: int, device: str | None = None) -> Tensor:
+        """The float mask of a sequence that sees no later step: minus infinity above the diagonal, else 0."""
+        return Tensor.full((sz, sz), -math.inf, device=device).triu(1)

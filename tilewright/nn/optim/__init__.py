@@ -2,7 +2,7 @@
 gradients. Out: parameters updated in place. Learning rates, momenta and counters are tensors, so that a jitted training
 step can be replayed while they change."""
 
-from tilewright.nn.optim.adaptive import LAMB, Adam, AdamW
+from tilewright.nn.optim.adaptive import LAMB, Adam, AdamW, NAdam, RAdam
 from tilewright.nn.optim.gradients import GradScaler, clip_grad_norm_, clip_grad_value_
 from tilewright.nn.optim.momentum import LARS, SGD, Muon
 from tilewright.nn.optim.optimizer import Optimizer, OptimizerGroup
@@ -33,9 +33,11 @@ __all__ = [
     "LRScheduler",
     "LinearLR",
     "Muon",
+    "NAdam",
     "OneCycleLR",
     "Optimizer",
     "OptimizerGroup",
+    "RAdam",
     "RMSprop",
     "ReduceLROnPlateau",
     "SequentialLR",

@@ -81,6 +81,7 @@ class SGD(LARS):
         params: Iterable[Tensor],
         lr: float | Tensor = 0.001,
         momentum: float = 0.0,
+        *,
         weight_decay: float = 0.0,
         nesterov: bool = False,
     ) -> None:
@@ -97,6 +98,7 @@ class Muon(Optimizer):
         self,
         params: Iterable[Tensor],
         lr: float | Tensor = 0.001,
+        *,
         momentum: float = 0.95,
         weight_decay: float = 0.1,
         ns_steps: int = NEWTON_SCHULZ_STEPS,

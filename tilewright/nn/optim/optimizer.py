@@ -57,7 +57,7 @@ class Optimizer:
     # ------------------------------------------------------------ for subclasses
 
     def _check_number(self, name: str, value: float | Tensor, below: float = float("inf")) -> None:
-        if not isinstance(value, Tensor) and not 0 <= value < below:
+        if not isinstance(value, Tensor) and not (isinstance(value, int | float) and 0 <= value < below):
             limit = "" if below == float("inf") else f" and below {below}"
             raise ShapeError(type(self).__name__, f"{name}={value}", f"give a number of at least 0{limit}")
 

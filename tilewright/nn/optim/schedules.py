@@ -123,6 +123,7 @@ class OneCycleLR(LRScheduler):
         optimizer: Optimizer,
         max_lr: float,
         total_steps: int,
+        *,
         pct_start: float = 0.3,
         anneal_strategy: str = "cos",
         div_factor: float = 25.0,

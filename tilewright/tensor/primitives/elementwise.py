@@ -96,6 +96,14 @@ class ElementwiseMixin(ArithmeticMixin):
         """As `clamp`."""
         return self.clamp(min_, max_)
 
+    def clamp_min(self, min_: Self | Scalar) -> Self:
+        """Limited to at least min_."""
+        return self.clamp(min_)
+
+    def clamp_max(self, max_: Self | Scalar) -> Self:
+        """Limited to at most max_."""
+        return self.clamp(None, max_)
+
     def lerp(self, end: Self, weight: Self | Scalar) -> Self:
         """Linear interpolation from this tensor (weight 0) to `end` (weight 1), exact at both."""
         distance = end - self
