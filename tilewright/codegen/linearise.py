@@ -46,9 +46,11 @@ class Lineariser:
         self.nodes = toposort(sink)
         self.rank = {node: position for position, node in enumerate(self.nodes)}
         self.paths: dict[UOp, Path] = {loop: loop_order[: n + 1] for n, loop in enumerate(loop_order)}
+        self.known_paths: dict[frozenset[UOp], Path] = {}
         self.accumulators: dict[UOp, tuple[UOp, UOp, UOp]] = {}
         self.done_points: dict[UOp, tuple[Point, ...]] = {}
         self.root = Block()
+        self.blocks: dict[Path, Block] = {(): self.root}
 
     def body(self) -> list[UOp]:
         self._place_closed_loops()
@@ -72,11 +74,10 @@ class Lineariser:
 
     def path_of(self, node: UOp) -> Path:
         """The longest path among the loops that the node depends on."""
-        found: Path = ()
-        for loop in node.ranges:
-            path = self.paths.get(loop, ())
-            if len(path) > len(found):
-                found = path
+        ranges = node.ranges
+        found = self.known_paths.get(ranges)
+        if found is None:
+            found = self.known_paths[ranges] = max((self.paths.get(loop, ()) for loop in ranges), key=len, default=())
         return found
 
     def _place_closed_loops(self) -> None:
@@ -90,6 +91,7 @@ class Lineariser:
             loops = [axis for axis in node.src[1:] if is_loop(axis)]
             for loop in sorted(loops, key=lambda a: (-sum(a in store.ranges for store in stores), a.arg.id)):
                 path = self.paths.setdefault(loop, (*path, loop))
+            self.known_paths.clear()
 
     def _done(self, node: UOp) -> tuple[Point, ...]:
         """What must be complete before `node` counts as complete: for an effect that END closes, its whole loop."""
@@ -131,11 +133,13 @@ class Lineariser:
     # ------------------------------------------------------------ blocks
 
     def _block(self, path: Path) -> Block:
-        block = self.root
-        for loop in path:
-            block.add(loop)
-            block = block.inner.setdefault(loop, Block())
-        return block
+        found = self.blocks.get(path)
+        if found is None:
+            *outer, loop = path
+            around = self._block(tuple(outer))
+            around.add(loop)
+            found = self.blocks[path] = around.inner[loop] = Block()
+        return found
 
     def _place(self, node: UOp, path: Path, sources: tuple[UOp, ...]) -> None:
         self._block(path).add(node)
@@ -152,12 +156,16 @@ class Lineariser:
 
     def _order(self, first: Point, then: Point) -> None:
         """In the innermost block that contains both, `then` (or its loop) comes after `first` (or its loop)."""
-        depth = 0
-        for left, right in zip(first[1], then[1], strict=False):
-            if left is not right:
-                break
-            depth += 1
-        earlier, later = (member if len(path) == depth else path[depth] for member, path in (first, then))
+        (earlier, inside), (later, around) = first, then
+        if inside is not around:
+            depth = 0
+            for left, right in zip(inside, around, strict=False):
+                if left is not right:
+                    break
+                depth += 1
+            earlier = earlier if len(inside) == depth else inside[depth]
+            later = later if len(around) == depth else around[depth]
+            inside = inside[:depth]
         if earlier is later:
             if earlier.op is Ops.RANGE:
                 raise InternalError(
@@ -166,7 +174,7 @@ class Lineariser:
                     location=then[0].line,
                 )
             return
-        self._block(first[1][:depth]).add(later).add(earlier)
+        self._block(inside).add(later).add(earlier)
 
     def _place_reduce(self, node: UOp) -> None:
         acc, update, total = self.accumulators[node]

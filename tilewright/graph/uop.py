@@ -16,10 +16,10 @@ from tilewright.graph.spec import Bounds, Op, Shape, operator
 
 
 class _NodeRef(weakref.ref["UOp"]):
-    """A weak reference that knows its key in the table."""
+    """A weak reference that knows its key in the table; None where another reference has taken its entry."""
 
     __slots__ = ("key",)
-    key: tuple[Any, ...]
+    key: tuple[Any, ...] | None
 
 
 _table: dict[tuple[Any, ...], _NodeRef] = {}
@@ -38,11 +38,11 @@ def _forget(reference: weakref.ref[UOp]) -> None:
     try:
         while _dead:
             dead: Any = _dead.pop()
-            key = dead.key
             with _lock:
-                if _table.get(key) is dead:
+                key, dead.key = dead.key, None
+                if key is not None:
                     del _table[key]
-            del dead.key, dead, key
+            key = None  # its sources may die here
     finally:
         _draining = False
 
@@ -102,9 +102,14 @@ class UOp:
         if _table.setdefault(key, made) is made:
             return node
         with _lock:
-            found = _table.setdefault(key, made)()
+            holder = _table.setdefault(key, made)
+            if holder is made:
+                return node
+            found = holder()
             if found is not None:
+                made.key = None
                 return found
+            holder.key = None
             _table[key] = made
             return node
 
@@ -136,7 +141,12 @@ class UOp:
     def bounds(self) -> Bounds:
         """(least, greatest) value; meaningful for integers and bools."""
         if self._bounds is None:
-            _fill(self, "_bounds", bounds_of)
+            for src in self.src:
+                if src._bounds is None:
+                    _fill(self, "_bounds", bounds_of)
+                    break
+            else:
+                self._bounds = bounds_of(self)
         assert self._bounds is not None
         return self._bounds
 
@@ -154,7 +164,12 @@ class UOp:
     def ranges(self) -> frozenset[UOp]:
         """The RANGE nodes this value depends on; REDUCE, END, WARP_FOLD and TILE_DOT close their own."""
         if self._ranges is None:
-            _fill(self, "_ranges", _ranges_of)
+            for src in self.src:
+                if src._ranges is None:
+                    _fill(self, "_ranges", _ranges_of)
+                    break
+            else:
+                self._ranges = _ranges_of(self)
         assert self._ranges is not None
         return self._ranges
 
@@ -315,19 +330,22 @@ class UOp:
 
 
 def _ranges_of(node: UOp) -> frozenset[UOp]:
-    if node.op is Ops.RANGE:
+    op = node.op
+    if op is Ops.RANGE:
         # The loop lies inside of those that its size depends on.
         return node.src[0].ranges | {node}
-    if not node.src:
+    sources = node.src
+    if not sources:
         return _NO_RANGES
-    if node.op is Ops.REDUCE or node.op is Ops.END or node.op is Ops.WARP_FOLD:
-        return node.src[0].ranges.difference(node.src[1:])
-    found = node.src[0].ranges
-    for src in node.src[1:]:
-        if not src.ranges <= found:
-            found = found | src.ranges
-    if node.op is Ops.TILE_DOT and len(node.src) > TILE_DOT_CLOSED:
-        return found.difference(node.src[TILE_DOT_CLOSED:])
+    found = sources[0].ranges
+    if op is Ops.REDUCE or op is Ops.END or op is Ops.WARP_FOLD:
+        return found.difference(sources[1:])
+    for src in sources:
+        further = src.ranges
+        if further is not found and not further <= found:
+            found = further if found <= further else found | further
+    if op is Ops.TILE_DOT and len(sources) > TILE_DOT_CLOSED:
+        return found.difference(sources[TILE_DOT_CLOSED:])
     return found
 
 

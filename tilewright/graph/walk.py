@@ -80,14 +80,20 @@ def map_nodes(nodes: Iterable[UOp], visit: Visit) -> dict[UOp, UOp]:
     """What stands in the place of each node, given sources first. A replacement that has no line of the user's program
     takes that of the node it replaces."""
     replaced: dict[UOp, UOp] = {}
+    changed: dict[UOp, UOp] = {}  # of these, those that something else replaces
+    is_kept = changed.keys().isdisjoint
     for node in nodes:
-        src = tuple([replaced.get(source, source) for source in node.src])
+        src = node.src
+        if not is_kept(src):
+            src = tuple([changed.get(source, source) for source in src])
         made = visit(node, src)
         if made is None:
-            made = node.with_src(src)
+            made = node if src is node.src else node.with_src(src)
         elif made.line is None:
             made.line = node.line
         replaced[node] = made
+        if made is not node:
+            changed[node] = made
     return replaced
 
 
@@ -102,20 +108,12 @@ def substitute(root: UOp, exchanges: Mapping[UOp, UOp]) -> UOp:
     """The graph with each key exchanged for its value. Values are taken as they are: they are not searched again."""
     if not exchanges:
         return root
-    done: dict[UOp, UOp] = dict(exchanges)
-    stack = [root]
-    while stack:
-        node = stack[-1]
-        if node in done:
-            stack.pop()
-            continue
-        missing = [src for src in node.src if src not in done]
-        if missing:
-            stack.extend(missing)
-            continue
-        stack.pop()
-        done[node] = node.with_src(tuple(done[s] for s in node.src))
-    return done[root]
+    made: dict[UOp, UOp] = dict(exchanges)  # of the nodes that change
+    is_kept = made.keys().isdisjoint
+    for node in toposort(root):
+        if not is_kept(node.src) and node not in exchanges:
+            made[node] = node.with_src(tuple([made.get(src, src) for src in node.src]))
+    return made.get(root, root)
 
 
 def named_ranges(node: UOp) -> tuple[UOp, ...]:
@@ -138,11 +136,15 @@ def exchange_axis(sink: UOp, axis: UOp, replacement: UOp) -> UOp:
     over the new axes, and so is what is done in every iteration of `axis`."""
     made: dict[UOp, UOp] = {axis: replacement}  # of the nodes that change
     new_axes = tuple(sorted(replacement.ranges, key=lambda found: found.arg.id))
+    is_kept = made.keys().isdisjoint
     for node in toposort(sink):
-        if made.keys().isdisjoint(node.src):
+        src = node.src
+        if is_kept(src):
             continue
-        named = named_ranges(node)
-        src = [made.get(s, s) for s in node.src[: len(node.src) - len(named)]]
-        src += [new for old in named for new in (new_axes if old is axis else (made.get(old, old),))]
-        made[node] = node.with_src(tuple(src))
+        if axis in src and (named := named_ranges(node)):
+            values = [made.get(s, s) for s in src[: len(src) - len(named)]]
+            named_now = [new for old in named for new in (new_axes if old is axis else (made.get(old, old),))]
+            made[node] = node.with_src((*values, *named_now))
+        else:
+            made[node] = node.with_src(tuple([made.get(s, s) for s in src]))
     return made.get(sink, sink)

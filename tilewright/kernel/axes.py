@@ -113,31 +113,50 @@ class KernelView:
     @property
     def loads(self) -> list[UOp]:
         """The accesses that are read, in the order in which STAGE numbers operands."""
-        return list(dict.fromkeys(n.src[0] for n in self.nodes if n.op is Ops.LOAD and n.src[0] in self.accesses))
+        accesses = frozenset(self.accesses)
+        return list(dict.fromkeys(n.src[0] for n in self.nodes if n.op is Ops.LOAD and n.src[0] in accesses))
 
     def closers(self, axis: UOp) -> list[UOp]:
         """The nodes that close the axis: reductions, and the END of stores."""
-        return [node for node in self.nodes if node.op in (Ops.REDUCE, Ops.END) and axis in node.src[1:]]
+        ops = (Ops.REDUCE, Ops.END)
+        return [node for node in self.nodes if node.op in ops and axis in node.src and axis in node.src[1:]]
 
 
 def view_kernel(sink: UOp, target: Target = ANY_TARGET, trail: dict[tuple[UOp, Opt], UOp] | None = None) -> KernelView:
+    # Kept on the kernel, which several steps look at before one changes it, and without the kernel: it must not hold
+    # itself.
+    facts = sink.cache.get("axes")
     nodes = tuple(toposort(sink))
-    reduces = tuple(node for node in nodes if node.op is Ops.REDUCE)
-    users = {axis: 0 for axis in nodes if axis.op is Ops.RANGE}
-    for node in reduces:
-        for axis in node.ranges:
-            users[axis] += 1
+    if facts is None:
+        facts = sink.cache["axes"] = _axes_and_accesses(nodes)
+    axes, reduces, index_nodes, accesses, stores = facts
+    return KernelView(sink, target, nodes, axes, reduces, index_nodes, accesses, stores, {} if trail is None else trail)
+
+
+def _axes_and_accesses(nodes: tuple[UOp, ...]) -> tuple[tuple[UOp, ...], ...]:
+    """The axes, reductions, INDEX nodes, accesses and stores of a `KernelView`."""
+    users: dict[UOp, int] = {}
+    reduces, index_nodes, written = [], [], set()
+    for node in nodes:
+        op = node.op
+        if op is Ops.RANGE:
+            users[node] = 0
+        elif op is Ops.INDEX:
+            index_nodes.append(node)
+        elif op is Ops.REDUCE:
+            reduces.append(node)
+            for axis in node.ranges:
+                users[axis] += 1
+        elif op is Ops.STORE:
+            written.add(node.src[0])
 
     # A loop that more reductions depend on is outside the loops that they do not depend on: rows come first.
     def order(axis: UOp) -> tuple[bool, int, int, tuple[int, ...]]:
         return axis.arg.id[0] >= ADDED_ID, _KIND_ORDER[axis.arg.kind], -users[axis], axis.arg.id
 
-    axes = tuple(sorted(users, key=order))
-    index_nodes = tuple(node for node in nodes if node.op is Ops.INDEX)
-    accesses = tuple(node for node in index_nodes if memory_of(node).op is Ops.PARAM)
-    written = {node.src[0] for node in nodes if node.op is Ops.STORE}
-    stores = tuple(access for access in accesses if access in written)
-    return KernelView(sink, target, nodes, axes, reduces, index_nodes, accesses, stores, {} if trail is None else trail)
+    accesses = [node for node in index_nodes if memory_of(node).op is Ops.PARAM]
+    stores = [access for access in accesses if access in written]
+    return tuple(sorted(users, key=order)), tuple(reduces), tuple(index_nodes), tuple(accesses), tuple(stores)
 
 
 def stride(access: UOp, axis: UOp) -> int | None:

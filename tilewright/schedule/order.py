@@ -45,6 +45,7 @@ class ItemBuilder:
         self.plan = plan
         self.params = params
         self.outputs = outputs
+        self.asked_for = frozenset(outputs)
         self.pinned = pinned
         self.max_buffers = max_buffers
         self.target_of = target_of
@@ -107,11 +108,10 @@ class ItemBuilder:
 
     def _temp_sizes(self) -> dict[int, int]:
         """The bytes of every version that lives only during the run."""
-        outputs = set(self.outputs)
         return {
             self.versions[node]: max_count(node.shape) * node.dtype.itemsize
             for node in self.plan.stored
-            if node not in outputs and node not in self.joins and node.op is not Ops.ASSIGN
+            if node not in self.asked_for and node not in self.joins and node.op is not Ops.ASSIGN
         }
 
     # ------------------------------------------------------------ updates
@@ -125,7 +125,7 @@ class ItemBuilder:
 
     def _first_mode(self, node: UOp) -> str:
         base = self._base(node)
-        if base in self.outputs or (base.op is Ops.PARAM and self.versions[base] in self.pinned):
+        if base in self.asked_for or (base.op is Ops.PARAM and self.versions[base] in self.pinned):
             return "fresh"
         if node.op is Ops.CUSTOM_KERNEL:
             # What the kernel is given to read must stay as it is while the kernel writes.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import exchange_axis, map_graph, named_ranges, size_of
+from tilewright.graph.walk import exchange_axis, named_ranges, size_of
 from tilewright.kernel.axes import KernelView, is_counted, make_range, stride, view_kernel
 from tilewright.kernel.transforms.pad import mask_axis
 
@@ -80,17 +80,7 @@ def _has(node: UOp, axes: tuple[UOp, UOp]) -> bool:
 
 def _merge(sink: UOp, outer: UOp, inner: UOp) -> UOp:
     merged = make_range(size_of(outer) * size_of(inner), outer.arg.id, outer.arg.kind)
-    sink = exchange_axis(sink, inner, merged)
-    zero = merged.const_like(0)
-
-    def without_outer(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
-        if node is outer:
-            return zero
-        named = len(named_ranges(node))
-        values, ranges = src[: len(src) - named], src[len(src) - named :]
-        return node.with_src((*values, *(each for each in ranges if each is not zero)))
-
-    return simplify(map_graph(sink, without_outer))
+    return simplify(exchange_axis(exchange_axis(sink, inner, merged), outer, merged.const_like(0)))
 
 
 def split_loops(sink: UOp) -> UOp:

@@ -53,6 +53,7 @@ class Memoised(NamedTuple):
 def repeated_values(view: KernelView, axis: UOp) -> list[Memoised]:
     """The values that MEMOISE stores at the axis. Of nested ones, the outer one only."""
     nodes = frozenset(view.nodes)
+    kinds = {(node.op, node.ranges) for node in view.nodes}
     found: dict[UOp, Memoised] = {}
     for reduce in view.closers(axis):
         for loops in _later_loops(view, reduce):
@@ -61,6 +62,9 @@ def repeated_values(view: KernelView, axis: UOp) -> list[Memoised]:
                 if value not in inside:
                     if not _is_computed(value) or not value.ranges.issuperset(loops):
                         continue
+                    ranges = value.ranges.difference(loops).union(loops.values())
+                    if (value.op, ranges) not in kinds and all(map(is_counted, value.ranges)):
+                        continue  # known without making the node
                     again = substitute(value, loops)
                     if again not in nodes:
                         continue
