@@ -14,7 +14,7 @@ from tilewright import Tensor
 from tilewright.backends.cpu.device import cpu_target
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import OptOps
-from tilewright.graph.walk import size_of
+from tilewright.graph.walk import size_of, toposort
 from tilewright.kernel.axes import view_kernel
 from tilewright.kernel.optimise import prepare_kernel
 from tilewright.kernel.templates.choose import choose_opts
@@ -229,3 +229,26 @@ def test_sums_of_fewer_rows_than_a_part_has_are_one_kernel() -> None:
     for edge in edges:
         edge[[0, -1]] = 2.0
     np.testing.assert_array_equal(made.numpy(), np.broadcast_to(3 * np.outer(*edges), (12, 1, 147, 128)))
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize(("window", "step", "padding"), [(3, 3, 0), (3, 2, 1), (3, 1, 1), (2, 3, 0), (2, 2, 0)])
+def test_the_gradient_of_a_pool_reads_positions(window: int, step: int, padding: int, requires_grad: bool) -> None:
+    """It had read a mask for each position of a window, and the windows once for each mask. Ties go to the first
+    element, NaN is chosen, and windows that divide the image are read once, without positions."""
+    image = np.random.default_rng(3).integers(-3, 4, (2, 11, 10 + step % 2)).astype(np.float32)
+    image[1, 4, 5] = np.nan
+    x = Tensor(image, requires_grad=requires_grad).realize()
+    pooled = x.max_pool2d(window, stride=step, padding=padding)
+    weights = np.arange(1.0, pooled.numel() + 1, dtype=np.float32).reshape(pooled.shape)
+    (slope,) = pooled.gradient(x, gradient=Tensor(weights).realize())
+    most = max(sum(node.op is Ops.PARAM for node in toposort(ast)) for ast in kernels_of(slope))
+    assert most <= 3
+    want = np.zeros_like(image)
+    padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)), constant_values=-np.inf)
+    for at in np.ndindex(*pooled.shape):
+        rows, columns = (slice(n * step, n * step + window) for n in at[1:])
+        first = int(np.argmax(padded[at[0], rows, columns]))  # of the first NaN, where there is one
+        row, column = (n * step + part - padding for n, part in zip(at[1:], divmod(first, window)))
+        want[at[0], row, column] += weights[at]
+    np.testing.assert_array_equal(slope.numpy(), want)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from tilewright.base.dtype import DType, to_dtype
 from tilewright.graph.build import scalar_of
-from tilewright.graph.ops import Identity, Ops, Slopes
+from tilewright.graph.ops import Identity, Ops, Pullback, Slopes
 from tilewright.graph.uop import UOp
 
 _TAKES_TIES = "takes ties"
@@ -19,6 +19,11 @@ def with_slopes(value: UOp, rule: Callable[..., tuple[UOp | None, ...]], *inputs
     """`value`, whose derivatives with respect to `inputs` are those of `rule(value, *inputs)` instead of those of its
     formula, which may select among cases."""
     return UOp(Ops.DETACH, value.dtype, (value, *inputs), Slopes(rule))
+
+
+def with_gradient(value: UOp, rule: Callable[..., tuple[UOp | None, ...]], *inputs: UOp) -> UOp:
+    """`value`, whose gradients with respect to `inputs` are `rule(upstream, *inputs)`."""
+    return UOp(Ops.DETACH, value.dtype, (value, *inputs), Pullback(rule))
 
 
 def round_gradient(x: UOp, dtype: DType) -> UOp:

@@ -10,6 +10,7 @@ import copyreg
 import enum
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from tilewright.base.dtype import DType, Scalar
@@ -105,21 +106,19 @@ class MultiArg(NamedTuple):
     devices: tuple[str, ...]
 
 
+@dataclass(frozen=True)
 class Slopes:
     """The argument of a DETACH whose gradient is stated: `rule(value, *inputs)` gives the derivative of the value with
     respect to each of the node's further sources, element by element; None where there is none. Computing looks at the
     value alone."""
 
-    __slots__ = ("rule",)
+    rule: Callable[..., tuple[Any, ...]]
 
-    def __init__(self, rule: Callable[..., tuple[Any, ...]]) -> None:
-        self.rule = rule
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Slopes) and self.rule is other.rule
-
-    def __hash__(self) -> int:
-        return hash(self.rule)
+@dataclass(frozen=True)
+class Pullback(Slopes):
+    """The same with `rule(upstream, *inputs)`, which gives the gradient with respect to each further source, of any
+    shape. It is called when a gradient is taken."""
 
 
 class CheckArg(NamedTuple):

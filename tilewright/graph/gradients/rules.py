@@ -17,7 +17,7 @@ from tilewright.graph import build, marks
 from tilewright.graph.gradients.gather import gather_gradient
 from tilewright.graph.gradients.sums import sum_behind
 from tilewright.graph.kernels.custom import custom_gradient
-from tilewright.graph.ops import Ops, Slopes
+from tilewright.graph.ops import Ops, Pullback, Slopes
 from tilewright.graph.slices import bounds_of, replace_axis, slice_axis
 from tilewright.graph.spec import Op, Shape
 from tilewright.graph.uop import UOp
@@ -308,6 +308,8 @@ def _detach(node: UOp, upstream: UOp) -> Gradients:
     """DETACH stops the gradient unless its argument says what to do with it instead (docs/decisions/0008)."""
     if node.arg is None:
         return _stop(node, upstream)
+    if isinstance(node.arg, Pullback):
+        return (None, *node.arg.rule(upstream, *node.src[1:]))
     if isinstance(node.arg, Slopes):
         inputs = node.src[1:]
         slopes = zip(node.arg.rule(node, *inputs), inputs, strict=True)

@@ -27,6 +27,12 @@ class Windows(NamedTuple):
     def is_padded(self) -> bool:
         return any(before or after for before, after in self.pads)
 
+    def divide(self, shape: Shape) -> bool:
+        """Whether each element of a tensor of this shape is in one window."""
+        is_adjacent = not self.is_padded and self.steps == self.kernel and set(self.gaps) == {1}
+        sizes = shape[len(shape) - len(self.kernel) :]
+        return is_adjacent and all(isinstance(n, int) and n % k == 0 for n, k in zip(sizes, self.kernel))
+
 
 def sizes_of(operation: str, name: str, value: Sizes, count: int, least: int = 1) -> Shape:
     """One number for every axis."""
