@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 from tilewright.base.costs import memory_clocks
-from tilewright.base.dtype import dtypes
+from tilewright.base.dtype import DType, dtypes
 from tilewright.base.target import Target
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
@@ -31,8 +31,8 @@ VECTOR_BYTES = 16
 
 def fill_cores(node: UOp, target: Target) -> UOp | None:
     """A matrix product with fewer tiles than a card has cores is summed in parts, each with tiles of its own. The parts
-    are written and read once more; the least estimate wins. Where parts of 4-byte numbers would not be equal, or not
-    aligned to vectors, factors whose elements are multiplied often are copied with zeros at the end of the axis."""
+    are written and read once more; the least estimate wins. Where parts would not be equal, or not aligned to vectors,
+    factors whose elements are multiplied often are copied with zeros at the end of the axis."""
     source = node.src[0]
     op, axes = node.arg
     if op is not Ops.ADD or node.dtype not in (dtypes.float32, dtypes.float64):
@@ -42,11 +42,10 @@ def fill_cores(node: UOp, target: Target) -> UOp | None:
     sides = _sides_of(source, axes)
     whole = _product_clocks(node, sides, length, 1, target)
     best = (whole / MIN_SPLIT_GAIN, 1)
-    lanes = VECTOR_BYTES // min(_loaded_bytes(factor) for factor in _factors(source))
-    copied = sum(2 * max_count(factor.src[0].shape) * _loaded_bytes(factor) for factor in _factors(source))
+    lanes = VECTOR_BYTES // min(_loaded_dtype(factor).itemsize for factor in _factors(source))
+    copied = sum(2 * max_count(factor.src[0].shape) * _loaded_dtype(factor).itemsize for factor in _factors(source))
     copies, wide = memory_clocks(copied, target) + target.launch_clocks, size
-    is_long = lanes * dtypes.float32.itemsize == VECTOR_BYTES and min(sides[1:]) >= MIN_USES
-    may_copy = is_long and all(_is_whole(factor.src[0]) for factor in _factors(source))
+    may_copy = min(sides[1:]) >= MIN_USES and all(_is_whole(factor.src[0]) for factor in _factors(source))
     for parts in range(2, min(MAX_GROUP_PARTS, size, length // MIN_SUMMED) + 1):
         is_equal = size % (parts * math.gcd(size, lanes)) == 0
         padded = size if is_equal else -(-size // (parts * lanes)) * parts * lanes
@@ -81,7 +80,9 @@ def _in_parts(node: UOp, axis: int, parts: int, size: int) -> UOp:
     number = parts if given.shape[axis] > 1 else 1
     if number > 1 and size > given.shape[axis]:
         more = tuple((0, size - given.shape[axis] if a == axis else 0) for a in range(len(wide)))
-        given = build.contiguous(build.pad(given, more))
+        # Copied as it is loaded: a cast in front of a product widens it.
+        short = build.cast(given, _loaded_dtype(given))
+        given = build.cast(build.contiguous(build.pad(short, more)), given.dtype)
     split = build.reshape(given, (*given.shape[:axis], number, given.shape[axis] // number, *given.shape[axis + 1 :]))
     first = build.permute(split, (axis, *(a for a in range(len(split.shape)) if a != axis)))
     return build.expand(first, (parts, *wide[:axis], size // parts, *wide[axis + 1 :]))
@@ -90,7 +91,7 @@ def _in_parts(node: UOp, axis: int, parts: int, size: int) -> UOp:
 def _product_clocks(node: UOp, sides: tuple[int, int, int], length: int, parts: int, target: Target) -> float:
     batch, rows, columns = sides
     depth = length / parts
-    is_short = all(_loaded_bytes(factor) < dtypes.float32.itemsize for factor in _factors(node.src[0]))
+    is_short = all(_loaded_dtype(factor).itemsize < dtypes.float32.itemsize for factor in _factors(node.src[0]))
     peaks = [core.operations_per_clock for core in target.tensor_cores if core.operand is dtypes.float32]
     operations = SHORT_FLOAT_OPERATIONS if is_short or not peaks else FLOAT_EFFICIENCY * max(peaks)
     nbytes = 2 if is_short else 4
@@ -126,12 +127,12 @@ def _factors(source: UOp) -> tuple[UOp, UOp]:
     return without_casts(first), without_casts(second)
 
 
-def _loaded_bytes(node: UOp) -> int:
-    """Bytes of an element of a factor as a core takes it: a cast in front of a product widens what is loaded."""
-    found = node.dtype.itemsize
+def _loaded_dtype(node: UOp) -> DType:
+    """The dtype of a factor as a core takes it: a cast in front of a product widens what is loaded."""
+    found = node.dtype
     while node.op is Ops.CAST or node.op.kind is Kind.MOVEMENT:
         node = node.src[0]
-        found = min(found, node.dtype.itemsize)
+        found = min(found, node.dtype, key=lambda dtype: dtype.itemsize)
     return found
 
 

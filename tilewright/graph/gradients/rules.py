@@ -182,8 +182,19 @@ def _inner_part(x: UOp, pairs: build.Pairs) -> UOp:
     cut = dict(zip(kept, (pair for pair, size in zip(pairs, x.shape) if size != 1)))
     shape = tuple(stop - start for start, stop in pairs)
     source = total.src[0]
-    inner = build.shrink(source, tuple(cut.get(axis, (0, size)) for axis, size in enumerate(source.shape)))
+    inner = _shrunk(source, tuple(cut.get(axis, (0, size)) for axis, size in enumerate(source.shape)))
     return build.reshape(build.reduce_axis(total.arg[0], inner, total.arg[1]), shape)
+
+
+def _shrunk(x: UOp, pairs: build.Pairs) -> UOp:
+    """The shrunk node. A product is one of shrunk factors, so that a sum of it stays a sum of a product."""
+    if x.op is Ops.MUL or x.op is Ops.CAST:
+        return x.replace(src=tuple(_shrunk(src, pairs) if src.shape else src for src in x.src))
+    if x.op is not Ops.EXPAND:
+        return build.shrink(x, pairs)
+    given = x.src[0]
+    own = tuple((0, 1) if size == 1 else pair for pair, size in zip(pairs, given.shape))
+    return build.expand(build.shrink(given, own), tuple(stop - start for start, stop in pairs))
 
 
 def _shrink(node: UOp, upstream: UOp) -> Gradients:
