@@ -24,7 +24,8 @@ from tilewright.base.target import ATOMIC_DTYPES, Target
 from tilewright.codegen.pipeline import lower
 from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.graph.kernels import atomics, bucket_sums, local_sums, partition, radix
-from tilewright.graph.ops import ATOMICS
+from tilewright.graph.kernels.nodes import param
+from tilewright.graph.ops import ATOMICS, Ops
 from tilewright.graph.records import KernelInfo, Opt, OptOps, Program
 from tilewright.kernel.optimise import optimise
 from tilewright.runtime.device import Unavailable
@@ -155,13 +156,13 @@ def test_the_compiler_takes_it(case: str) -> None:
 @pytest.mark.parametrize("dtype", sorted(ATOMIC_DTYPES, key=str), ids=str)
 def test_the_compiler_takes_atomic_stores(dtype: DType) -> None:
     target = cuda_target()
-    shape = ((2, 100, 3), (2, 100, 3), 50, 3)
-    kernels = [atomics.integer_kernel(op, *shape, dtype, dtype, 64) for op in ATOMICS]
+    shape = ((2, 100, 3), 50, 3)
+    elements, rows = ((param(1, dtypes.int32, size), size > 100) for size in (600, 100))
+    kernels = [atomics.integer_kernel(op, *elements, *shape, dtype, dtype, 64) for op in ATOMICS]
+    kernels += [atomics.integer_kernel(Ops.MAX, *elements, *shape, None, dtype, 64)]
     if dtype is dtypes.int32:
-        kernels += [atomics.magnitude_kernel(*shape, dtypes.bfloat16, 64)]
-        kernels += [
-            atomics.addition_kernel((100,), *shape[1:], source, 64) for source in dtypes.floats if source.bits < 64
-        ]
+        kernels += [atomics.magnitude_kernel(*elements, *shape, dtypes.bfloat16, 64)]
+        kernels += [atomics.addition_kernel(*rows, *shape, source, 64) for source in dtypes.floats if source.bits < 64]
     for kernel in kernels:
         assert compile_text(render_program(lower(kernel, target)), target.arch)[:4] == b"\x7fELF"
 

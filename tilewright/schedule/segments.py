@@ -183,7 +183,7 @@ def _at_positions(found: IndexedReduction, node: UOp, target: Target) -> UOp | N
         return None
     numbers, values = _side_by_side(found, shape)
     named = (outer, terms, inner) if found.is_spread else (1, terms, 1)
-    position = build.contiguous(build.cast(build.axis_iota(named, 1), dtypes.int32))
+    position = build.axis_iota(named, 1)
     threads = target.max_group_size
     at = combine_by_number(Ops.MAX, numbers, position, found.outputs, dtypes.int32, threads)
     own = _read_middle(at, build.reshape(numbers, named))
@@ -217,7 +217,8 @@ def _side_by_side(found: IndexedReduction, shape: Shape) -> tuple[UOp, UOp]:
     flat = _sides(found, shape)
     values = build.expand(found.values, tuple(_without(shape, found.output)))
     numbers = _in_order(found.numbers, order, flat if found.is_spread else (shape[found.terms],))
-    return numbers, _in_order(values, order, flat)
+    is_position = counting_axis(found.values) == found.terms
+    return numbers, build.axis_iota(flat, 1) if is_position else _in_order(values, order, flat)
 
 
 def _in_order(x: UOp, order: tuple[int, ...], flat: Shape) -> UOp:

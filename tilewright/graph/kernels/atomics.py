@@ -12,15 +12,18 @@ import functools
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.graph import build
+from tilewright.graph.gradients.gather import counting_axis
 from tilewright.graph.kernels.custom import CustomKernel
 from tilewright.graph.kernels.fixed_point import MAGNITUDE, TOTAL, as_float, fixed_point, magnitude_of
 from tilewright.graph.kernels.nodes import GROUP_THREADS, MAX_KERNELS, load, loop, param, place, threads_over
+from tilewright.graph.kernels.numbers import number_at, stored_numbers
 from tilewright.graph.ops import Ops, reduce_identity
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.spec import Op, Shape, element_count
 from tilewright.graph.uop import UOp
 
 _NUMBER = dtypes.int32
+_NUMBERS = 1  # their slot among the arguments of a kernel
 
 
 def combine_by_number(
@@ -29,14 +32,17 @@ def combine_by_number(
     """out[a, n, b] = the reduction by `op`, in `dtype`, of values[a, p, b] where numbers[p] (or numbers[a, p, b]) is n,
     for n in 0..count-1; other numbers are ignored. Floats can be summed; integers can be summed, or reduced to an
     extreme. The outputs are taken in `parts` one after the other, so that each part stays in the last-level cache; all
-    values are read for each of them."""
+    values are read for each of them. Values that are the positions p of their terms are not read."""
     threads = min(GROUP_THREADS, max_threads)
     outer, rows, inner = values.shape
     results = (outer, count, inner)
-    shape = (numbers.shape, values.shape, count, parts)
+    is_spread = len(numbers.shape) > 1
+    numbers, formula = stored_numbers(numbers, _NUMBERS)
+    shape = (formula, is_spread, values.shape, count, parts)
     if dtype.is_int:
-        kernel = integer_kernel(op, *shape, values.dtype, dtype, threads)
-        return _call(kernel, _filled(op, dtype, results), numbers, values)
+        is_position = counting_axis(values) == 1
+        kernel = integer_kernel(op, *shape, None if is_position else values.dtype, dtype, threads)
+        return _call(kernel, _filled(op, dtype, results), numbers, *(() if is_position else (values,)))
     greatest = _call(
         magnitude_kernel(*shape, values.dtype, threads), _filled(Ops.MAX, MAGNITUDE, results, 0), numbers, values
     )
@@ -71,17 +77,19 @@ def _call(ast: UOp, *inputs: UOp) -> UOp:
 
 
 class _Element:
-    """The value of one thread, and the output that it belongs to."""
+    """The value of one thread, and the output that it belongs to. `formula` computes its number (`numbers.py`). Without
+    a dtype of values a value is its position among the rows."""
 
-    def __init__(self, numbers: Shape, values: Shape, count: int, parts: int, dtype: DType, threads: int) -> None:
+    def __init__(
+        self, formula: UOp, is_spread: bool, values: Shape, count: int, parts: int, dtype: DType | None, threads: int
+    ) -> None:
         outer, rows, inner = values
         size = element_count(values)
         part = loop(parts, 0)  # the slowest axis of the grid, whose work-groups begin in order
         element = threads_over(size, threads, 1)
         is_element = element < size
-        is_spread = len(numbers) > 1
-        own = element if is_spread else element // inner % rows
-        number = load(param(1, _NUMBER, size if is_spread else rows), own, is_element)
+        row = element // inner % rows
+        number = number_at(formula, element if is_spread else row, is_element)
         self.size = outer * count * inner
         first, length = (part * -(-count // parts)).cast(_NUMBER), -(-count // parts)
         last = (first + length).minimum(count)
@@ -89,7 +97,7 @@ class _Element:
         # Clamped to bounds: an access that is masked off still computes an address.
         inside = number.maximum(0).minimum(count - 1).cast(dtypes.index)
         self.output = (element // (rows * inner) % outer * count + inside) * inner + element % inner
-        self.value = load(param(2, dtype, size), element, self.valid)
+        self.value = row if dtype is None else load(param(2, dtype, size), element, self.valid)
 
     def combined(self, op: Op, value: UOp, name: str) -> UOp:
         memory = param(0, value.dtype, self.size)
@@ -99,21 +107,33 @@ class _Element:
 
 @functools.lru_cache(MAX_KERNELS)
 def integer_kernel(
-    op: Op, numbers: Shape, values: Shape, count: int, parts: int, source: DType, dtype: DType, threads: int
+    op: Op,
+    formula: UOp,
+    is_spread: bool,
+    values: Shape,
+    count: int,
+    parts: int,
+    source: DType | None,
+    dtype: DType,
+    threads: int,
 ) -> UOp:
-    element = _Element(numbers, values, count, parts, source, threads)
+    element = _Element(formula, is_spread, values, count, parts, source, threads)
     return element.combined(op, element.value.cast(dtype), f"{op.name.lower()}_by_index")
 
 
 @functools.lru_cache(MAX_KERNELS)
-def magnitude_kernel(numbers: Shape, values: Shape, count: int, parts: int, source: DType, threads: int) -> UOp:
-    element = _Element(numbers, values, count, parts, source, threads)
+def magnitude_kernel(
+    formula: UOp, is_spread: bool, values: Shape, count: int, parts: int, source: DType, threads: int
+) -> UOp:
+    element = _Element(formula, is_spread, values, count, parts, source, threads)
     return element.combined(Ops.MAX, magnitude_of(element.value), "magnitudes_by_index")
 
 
 @functools.lru_cache(MAX_KERNELS)
-def addition_kernel(numbers: Shape, values: Shape, count: int, parts: int, source: DType, threads: int) -> UOp:
-    element = _Element(numbers, values, count, parts, source, threads)
+def addition_kernel(
+    formula: UOp, is_spread: bool, values: Shape, count: int, parts: int, source: DType, threads: int
+) -> UOp:
+    element = _Element(formula, is_spread, values, count, parts, source, threads)
     greatest = load(param(3, MAGNITUDE, element.size), element.output, element.valid)
     added = fixed_point(element.value, greatest, values[1])
     return element.combined(Ops.ADD, added, "add_by_index")

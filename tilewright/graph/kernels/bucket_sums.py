@@ -34,8 +34,10 @@ from tilewright.graph.kernels.nodes import (
     ranges,
     store,
 )
+from tilewright.graph.kernels.numbers import stored_numbers
 from tilewright.graph.kernels.partition import (
     CELL,
+    INDEX,
     LINE,
     MAX_TOGETHER,
     MAX_UNCARRIED,
@@ -45,7 +47,6 @@ from tilewright.graph.kernels.partition import (
     TEAM,
     Partition,
     order_kernel,
-    stored_numbers,
 )
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
@@ -66,7 +67,7 @@ def sum_by_partition(numbers: UOp, values: UOp, count: int, plan: Partition) -> 
     size = element_count(values.shape)
     blocks, plan = -(-size // plan.tile), plan._replace(clocks=0.0)
     is_spread = len(numbers.shape) > 1
-    numbers, formula = stored_numbers(numbers)
+    numbers, formula = stored_numbers(numbers, INDEX)
     kernel = order_kernel(is_spread, values.shape, count, values.dtype, plan, formula)
     padded = blocks * plan.tile
     outputs = ((CELL, (padded,)), (values.dtype, (padded,)), (NUMBER, (blocks, plan.slots)))

@@ -14,7 +14,6 @@ import math
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.records import NamedTuple
 from tilewright.base.target import Target
-from tilewright.graph import build
 from tilewright.graph.kernels.nodes import (
     MAX_KERNELS,
     MAX_THREADS,
@@ -30,12 +29,12 @@ from tilewright.graph.kernels.nodes import (
     register,
     store,
 )
+from tilewright.graph.kernels.numbers import number_at
 from tilewright.graph.kernels.scanning import sum_of_threads_before
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.spec import Shape, element_count
 from tilewright.graph.uop import UOp, const, index_const
-from tilewright.graph.walk import map_graph, substitute, toposort
 
 NUMBER, CELL, _MASK = dtypes.int32, dtypes.uint16, dtypes.uint32
 # The slot of the numbers among the arguments of the kernel that orders terms.
@@ -151,32 +150,6 @@ def _has_few_terms(size: int, buckets: int) -> bool:
 # ---------------------------------------------------------------- the terms of a block, ordered by bucket
 
 
-def stored_numbers(numbers: UOp) -> tuple[UOp, UOp]:
-    """What the numbers are computed from, in memory, and the formula of a number, in which a PARAM is an element of it:
-    an index that is converted, or counted from the end, needs no kernel of its own."""
-    size, stack, leaves = element_count(numbers.shape), [numbers], set()
-    while stack:
-        node = stack.pop()
-        if build.is_stored(node):
-            leaves.add(build.stored_root(node))
-        elif node.op is Ops.RESHAPE or node.op.is_elementwise:
-            stack += (source for source in node.src if source.op is not Ops.CONST)
-        else:
-            leaves.add(node)
-    source = leaves.pop()
-    is_known = not leaves and build.is_stored(source) and source.op is not Ops.MULTI and source.dtype.is_int
-    if not is_known or element_count(source.shape) != size:
-        return numbers, param(INDEX, numbers.dtype, size)
-    element = param(INDEX, source.dtype, size)
-
-    def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
-        if node is source:
-            return element
-        return src[0] if node.op is Ops.RESHAPE else None
-
-    return build.reshape(source, numbers.shape), map_graph(numbers, visit)
-
-
 @functools.lru_cache(MAX_KERNELS)
 def order_kernel(
     is_spread: bool, shape: Shape, count: int, dtype: DType, plan: Partition, formula: UOp | None = None
@@ -209,9 +182,7 @@ def order_kernel(
     element = block * tile + index_of(item)
     is_element = element < size
     at = element if is_spread else element // inner % rows
-    formula = formula or param(INDEX, NUMBER, size if is_spread else rows)
-    (index,) = (node for node in toposort(formula) if node.op is Ops.PARAM)
-    number = substitute(formula, {index: load(index, at, is_element)})
+    number = number_at(formula or param(INDEX, NUMBER, size if is_spread else rows), at, is_element)
     is_named = is_element & (number < count) & (number < 0).logical_not()
     # Clamped to bounds: an index that is not in range has a name too.
     inside = number.maximum(0).minimum(count - 1).cast(dtypes.index)
