@@ -9,6 +9,8 @@ Where the core multiplies parts, rows in memory have the features of each part o
 
 from __future__ import annotations
 
+import math
+
 from tilewright.base.dtype import dtypes
 from tilewright.base.records import NamedTuple
 from tilewright.base.target import TensorCore, TileLayout
@@ -93,10 +95,14 @@ class TileBuilder:
         """The effect that copies rows `first`, `first + 1`, ... of a matrix to a tile; zeros past its end."""
         lanes, width = VECTOR_BYTES // self.operand.itemsize, self.width(features)
         vectors, per_line = width // lanes, self.line // lanes
-        together = self.threads // vectors
+        across = math.gcd(vectors, self.threads)  # threads that copy a row, each a vector at a time
+        together = self.threads // across
         turn, lane = self.axis(rows // together, AxisType.UPCAST), self.axis(lanes, AxisType.UPCAST)
         planes = () if self.parts == 1 else (self.axis(self.parts, AxisType.UPCAST),)
-        vector, row = self.thread % vectors, self.thread // vectors + turn * together
+        pieces = () if across == vectors else (self.axis(vectors // across, AxisType.UPCAST),)
+        vector, row = self.thread % across, self.thread // across + turn * together
+        for piece in pieces:
+            vector = vector + piece * across
         valid = []
         if matrix.rows % rows:
             valid.append(first + row < matrix.rows)
@@ -107,7 +113,7 @@ class TileBuilder:
         for plane in planes:
             position, to = position + plane * width, to + plane * (rows * width)
         stored = store(tile, to, load(matrix.memory, position, *valid))
-        return end(stored, loops=(turn, lane, *planes, self.thread))
+        return end(stored, loops=(turn, lane, *planes, *pieces, self.thread))
 
     def vector(self) -> UOp:
         """Local memory with a number for each thread."""

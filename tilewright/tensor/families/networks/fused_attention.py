@@ -31,8 +31,9 @@ from tilewright.tensor.families.networks.attention_layout import (
     with_heads,
 )
 
-# Maximum features of a head: more accumulators do not fit into registers.
-MAX_FEATURES = 128
+# Maximum features of a head, by the parts that a core multiplies, and for gradients: more accumulators do not fit into
+# registers.
+MAX_FEATURES, MAX_PART_FEATURES, MAX_GRADIENT_FEATURES = 256, 128, 128
 # With fewer queries most of a tile would be unused.
 MIN_QUERIES = 16
 # Queries, and keys, of a tile. Two work-groups with tiles of 64 share a core: one computes its softmax while the
@@ -58,6 +59,10 @@ def fused_attention(query: T, key: T, value: T, mask: T | None, is_causal: bool,
     """The result of one kernel, or None where it does not support the call."""
     core = _core_of(query)
     if core is None or not _fits(query, key, value, mask):
+        return None
+    has_gradient = any(each.requires_grad for each in (query, key, value))
+    most = MAX_PART_FEATURES if core.parts > 1 else MAX_GRADIENT_FEATURES if has_gradient else MAX_FEATURES
+    if query.shape[-1] > most:
         return None
     operands = [_widened(each if each.ndim == 4 else each.unsqueeze(1)) for each in (query, key, value)]
     masks = () if mask is None else (with_heads(mask, query.ndim),)
@@ -85,7 +90,7 @@ def fused_attention(query: T, key: T, value: T, mask: T | None, is_causal: bool,
         is_causal,
         broadcast_strides(masks[0].shape) if masks else None,
         tile,
-        tile if core.parts == 1 else PART_KEYS[splits[0].lines],
+        _keys_of_tile(tile, splits[0]),
         _heads_together(operands[1], batch * heads, heads // keys[1], core),
         is_paired,
     )
@@ -114,6 +119,13 @@ def _choose_tile(query: Family, keys: int, is_causal: bool, core: TensorCore) ->
         return WIDE_TILE, True
     is_wide = core.parts > 1 or (features >= MIN_UNEQUAL_FEATURES and tiles >= MIN_UNEQUAL_TILES * cores)
     return WIDE_TILE if is_wide else TILE, False
+
+
+def _keys_of_tile(rows: int, split: Split) -> int:
+    """Keys of a tile: as many as queries, unless local memory has room for fewer."""
+    if split.core.parts > 1:
+        return PART_KEYS[split.lines]
+    return rows if split.shape[-1] <= MAX_GRADIENT_FEATURES else TILE
 
 
 def _heads_together(key: Family, heads: int, shared: int, core: TensorCore) -> int:
@@ -149,7 +161,7 @@ def _fits(query: Family, key: Family, value: Family, mask: Family | None) -> boo
         return False
     if key.shape != value.shape or query.shape[0] != key.shape[0]:
         return False
-    return query.shape[-2] >= MIN_QUERIES and query.shape[-1] <= MAX_FEATURES
+    return query.shape[-2] >= MIN_QUERIES
 
 
 # ---------------------------------------------------------------- kernels and gradients
@@ -241,6 +253,11 @@ class _Gradient(_Rule):
 
     def __call__(self, upstream: Any, out: Any, sums: Any, *given: Any) -> tuple[Any, ...]:
         memories, masks, slope = given[:3], given[3:4] if self.call.mask is not None else (), upstream[0]
+        views = self.views(memories)
+        if self.call.features > MAX_GRADIENT_FEATURES:
+            apart = list(map(set_apart, views))
+            found = self.of_memories(memories, self.attend(apart, masks).gradient(*apart, gradient=slope))
+            return (None, None, *found, *self.of_masks(views, masks, slope))
         own = slope.float()
         if has_factors(masks[0] if masks else None):
             own = own * _transposed(sums[1], self.is_transposed[0]).unsqueeze(-1)
@@ -249,7 +266,7 @@ class _Gradient(_Rule):
         if has_factors(masks[0] if masks else None):
             arguments = [*memories, own.cast(slope.dtype).detach(), sums, delta, *masks, slope]
         arguments += self.parts(arguments[:4])
-        views, is_transposed = self.views(memories), (*self.is_transposed, self.is_transposed[1])
+        is_transposed = (*self.is_transposed, self.is_transposed[1])
         query, key, value = map(self.empty, views, is_transposed)
         facts = (self.call, self.layouts, self.splits, self.is_transposed, self.features, self.plain)
         rules = [_SecondGradient(*facts, targets) for targets in ((0,), (1, 2))]
@@ -265,11 +282,17 @@ class _Gradient(_Rule):
         dense = query.custom_kernel(*arguments, fxn=kernels[0], grad_fxn=rules[0])[:1]
         dense += key.custom_kernel(value, *arguments, fxn=kernels[1], grad_fxn=rules[1])[:2]
         found = self.of_memories(memories, list(map(_transposed, dense, is_transposed)))
-        for mask in masks:  # its gradient has the size of the scores, and is computed only where it is used
+        found += self.of_masks(views, masks, slope)
+        return (None, None, *found, *(None,) * len(given[3 + len(masks) :]))
+
+    def of_masks(self, views: Sequence[Any], masks: Sequence[Any], slope: Any) -> list[Any]:
+        """The gradient of a mask has the size of the scores, and is computed only where it is used."""
+        found = []
+        for mask in masks:
             own = separate_use(mask)
             is_float = mask.dtype.is_float
             found.append(self.attend(views, (own,)).gradient(own, gradient=slope)[0] if is_float else None)
-        return (None, None, *found, *(None,) * len(given[3 + len(masks) :]))
+        return found
 
     @property
     def has_wide_gradient(self) -> bool:
