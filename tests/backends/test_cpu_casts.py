@@ -20,7 +20,7 @@ from tilewright.backends.cpu.rendering.renderer import render
 from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen.pipeline import lower
 from tilewright.graph.kernels.language import make_argument
-from tilewright.graph.ops import AxisType
+from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp
 from tilewright.kernel.optimise import optimise
@@ -67,10 +67,33 @@ def test_bytes_become_floats_by_a_shuffle(dtype: DType, lanes: int) -> None:
         return out[at].set(x[at].load().cast(dtypes.float32), end=(vector, lane)).sink(arg=KernelInfo("floats", ()))
 
     values = np.arange(256).astype(np.uint8).view(dtype.name)
-    target = replace(cpu_target(), vector_bytes=16, native_ops=cpu_target().native_ops | {"SHUFFLED_BYTES"})
+    target = replace(cpu_target(), vector_bytes=16, native_ops=cpu_target().native_ops | {"SLOW_CONVERSIONS"})
     arguments = [make_argument(slot, kind, (256,)) for slot, kind in enumerate((dtypes.float32, dtype))]
     program = lower(optimise(kernel(*arguments), target), target)
     text = render(program, KERNEL_SYMBOL)
     assert not re.search(r"\t[su]cvtf\t", assembly_for("aarch64", "neoverse-n1", text))
     found = run_text(text, program, {0: np.zeros(256, np.float32), 1: values})
     assert found.tolist() == values.astype(np.float32).tolist()
+
+
+@pytest.mark.parametrize("count", [64, 512])
+def test_small_sums_become_floats_by_their_last_bits(count: int) -> None:
+    """A vector of sums of at most 23 bits, where conversions are slow; sums of more bits are converted."""
+
+    def kernel(out: UOp, x: UOp) -> UOp:
+        lane, step = UOp.range(8, 0, AxisType.UPCAST), UOp.range(count, 1, AxisType.REDUCE)
+        loaded = x[step, lane].load()
+        total = UOp(Ops.REDUCE, dtypes.int32, (loaded.cast(dtypes.int32) * -128, step), Ops.ADD)
+        return out[lane].set(total.cast(dtypes.float32), end=(lane,)).sink(arg=KernelInfo("sums", ()))
+
+    values = np.random.default_rng(count).integers(-128, 128, (count, 8)).astype(np.int8)
+    values[:, 0], values[:, 1], values[:, 2] = -128, 127, 0
+    target = replace(cpu_target(), vector_bytes=32, native_ops=cpu_target().native_ops | {"SLOW_CONVERSIONS"})
+    arguments = [make_argument(0, dtypes.float32, (8,)), make_argument(1, dtypes.int8, (count, 8))]
+    program = lower(optimise(kernel(*arguments), target), target)
+    text = render(program, KERNEL_SYMBOL)
+    assert ("sitofp" in text) == (count == 512)
+    starts = [node.src[0].arg for node in program.body if node.op is Ops.ACC]
+    assert starts == [0x4B400000 if count == 64 else 0]
+    found = run_text(text, program, {0: np.zeros(8, np.float32), 1: values.reshape(-1)})
+    assert found.tolist() == (values.astype(np.float32).sum(0) * -128).tolist()

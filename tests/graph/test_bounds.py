@@ -39,3 +39,17 @@ def test_a_field_of_six_bits_is_known_to_be_small() -> None:
     assert ((byte >> 2).vmin, (byte >> 2).vmax) == (0, 63)
     assert ((byte << 1).vmin, (byte << 1).vmax) == (0, 255)
     assert (byte << const(dtypes.uint8, 9)).vmax == 255
+
+
+def test_a_sum_is_bounded_by_its_iterations() -> None:
+    axes = (UOp.range(4, 0), UOp.range(8, 1))
+
+    def total(low: int, high: int) -> UOp:
+        return UOp(Ops.REDUCE, dtypes.int32, (ranged(dtypes.int32, low, high), *axes), Ops.ADD)
+
+    assert total(-3, 5).bounds == (-96, 160)
+    assert total(3, 5).bounds == (0, 160)  # a masked term adds nothing
+    wide = ranged(dtypes.int32, 0, 100) * (1 << 23)
+    wraps = UOp(Ops.REDUCE, dtypes.int32, (wide, *axes), Ops.ADD)
+    assert wraps.bounds == (dtypes.int32.min, dtypes.int32.max)
+    assert UOp(Ops.REDUCE, dtypes.int32, (ranged(dtypes.int32, 3, 5), *axes), Ops.MAX).vmin == dtypes.int32.min

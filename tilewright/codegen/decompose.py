@@ -8,7 +8,8 @@ does not matter; an SHL or SHR that remains has an amount from 0 to below the wi
 native where the name "SATURATING_CAST" is; one that remains elsewhere has its argument in the integer's range.
 Decompositions use float64 where the target has it (the name "FLOAT64" for the builders), else integers. Where the name
 "NAN_MAXIMUM" is, a MAX of floats is one instruction and clamps are written as such. Where the name "SLOW_PATH" is, slow
-paths are marked (`kernels/slow_path.py`), and the renderer branches around them."""
+paths are marked (`kernels/slow_path.py`), and the renderer branches around them. Where the name "SLOW_CONVERSIONS" is,
+an addition and a subtraction of vectors take less time than a conversion of integers to floats."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from tilewright.codegen import sine, transcendental
 from tilewright.graph.bounds import dtype_bounds
 from tilewright.graph.interpreter.scalar import threefry_words
 from tilewright.graph.kernels.slow_path import SLOW_PATH
-from tilewright.graph.ops import Ops
+from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import map_graph
@@ -34,6 +35,9 @@ UNSIGNED: dict[DType, DType] = {
     **{dtype: dtype for dtype in dtypes.uints},
     dtypes.index: dtypes.uint64,
 }
+
+_MAX_LAST_BITS = 1 << 22
+_WHOLE_BITS = 0x4B400000  # of 1.5 * 2**23
 
 
 def decompose(root: UOp, target: Target) -> UOp:
@@ -201,6 +205,8 @@ def _truncate(node: UOp, _native: frozenset[str]) -> UOp:
 def _saturate(node: UOp, native: frozenset[str]) -> UOp:
     """CAST from float to integer, where the target's conversion is defined in range only; NaN gives 0."""
     x, dtype = node.src[0], node.dtype
+    if x.dtype is dtypes.int32 and dtype is dtypes.float32 and "SLOW_CONVERSIONS" in native:
+        return _as_last_bits(node)
     if not (x.dtype.is_float and dtype.is_int) or "SATURATING_CAST" in native:
         return node
     if x.dtype.bits < 32:
@@ -217,6 +223,16 @@ def _saturate(node: UOp, native: frozenset[str]) -> UOp:
     inside = (inside < low).where(x.const_like(low), inside)
     value = x.eq(x).where(inside, 0.0).cast(dtype)
     return value if is_exact else is_above.where(value.const_like(dtype.max), value)
+
+
+def _as_last_bits(node: UOp) -> UOp:
+    """CAST of a vector of integers of less than 23 bits: 1.5 * 2**23 is a float whose last bit counts 1, so that an
+    integer which is added to its bits is added to it."""
+    x = node.src[0]
+    is_small = -_MAX_LAST_BITS <= x.vmin and x.vmax < _MAX_LAST_BITS
+    if not is_small or not any(axis.arg.kind is AxisType.UPCAST for axis in x.ranges):
+        return node
+    return (x + _WHOLE_BITS).bitcast(dtypes.float32) - float(3 * _MAX_LAST_BITS)
 
 
 # ---------------------------------------------------------------- random bits

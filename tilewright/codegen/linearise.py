@@ -18,7 +18,7 @@ from tilewright.base.errors import InternalError
 from tilewright.base.records import field, mutable_record
 from tilewright.graph.ops import AxisType, Ops, reduce_identity
 from tilewright.graph.uop import UOp, const, memory_of
-from tilewright.graph.walk import map_nodes, toposort
+from tilewright.graph.walk import consumers, map_nodes, toposort
 
 LAUNCH_KINDS = frozenset({AxisType.GLOBAL, AxisType.THREAD, AxisType.LOCAL, AxisType.GROUP})
 # Ops that state an order and compute nothing.
@@ -115,14 +115,17 @@ class Lineariser:
 
     def _make_accumulators(self) -> None:
         """Makes an accumulator for each reduction, and rebuilds every other node on the results."""
+        started = _started_sums(self.nodes)
 
         def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
+            if node.op is Ops.ADD and node.src[0] in started:
+                return src[0]
             if node.op is not Ops.REDUCE:
                 return None
             folded = tuple(sorted((a for a in node.src[1:] if a.arg.kind is AxisType.UPCAST), key=lambda a: a.arg.id))
             kept = tuple(sorted((a for a in node.ranges if a.arg.kind.is_tile), key=lambda a: a.arg.id))
-            identity = const(node.dtype, reduce_identity(node.arg, node.dtype))
-            acc = UOp(Ops.ACC, node.dtype, (identity, *kept, *folded), len(self.accumulators))
+            start = started.get(node) or const(node.dtype, reduce_identity(node.arg, node.dtype))
+            acc = UOp(Ops.ACC, node.dtype, (start, *kept, *folded), len(self.accumulators))
             update = UOp(Ops.ACCUMULATE, dtypes.void, (acc, src[0]), node.arg)
             total = UOp(Ops.COMBINE, node.dtype, (acc, *folded), node.arg)
             self.accumulators[node] = (acc, update, total)
@@ -273,3 +276,16 @@ def users_below(node: UOp, nodes: list[UOp]) -> set[UOp]:
         if not found.isdisjoint(other.src):
             found.add(other)
     return found
+
+
+def _started_sums(nodes: list[UOp]) -> dict[UOp, UOp]:
+    """Integer sums whose only use is the addition of a constant, which their accumulators start from. One that
+    folds lanes would add it once for each."""
+    added = {
+        node.src[0]: node.src[1]
+        for node in nodes
+        if node.op is Ops.ADD and node.src[1].is_const and node.src[0].op is Ops.REDUCE and node.src[0].arg is Ops.ADD
+        if node.dtype.is_int and not any(axis.arg.kind is AxisType.UPCAST for axis in node.src[0].src[1:])
+    }
+    users = consumers(nodes) if added else {}
+    return {total: start for total, start in added.items() if len(users[total]) == 1}

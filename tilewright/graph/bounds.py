@@ -206,6 +206,14 @@ def shr_bounds(node: Node) -> Bounds:
     return _shifted_bounds(node, operator.rshift)
 
 
+def reduce_bounds(node: Node) -> Bounds:
+    """Of a sum of at most as many values as its loops have iterations; of nothing, it is 0."""
+    if node.arg.name != "ADD":
+        return any_value(node)
+    (low, high), count = node.src[0].bounds, math.prod(int(axis.bounds[1]) + 1 for axis in node.src[1:])
+    return (min(low * count, 0), max(high * count, 0))
+
+
 def check_bounds(node: Node) -> Bounds:
     low, high = node.src[0].bounds
     if low >= 0 or not node.arg.wraps:

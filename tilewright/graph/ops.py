@@ -343,7 +343,8 @@ class Ops:
     LOAD = Op(Kind.MEMORY, (1, 2), scalar_shape, same_dtype, has_argument=False)  # (INDEX[, value where masked off])
     # (INDEX, value); arg: None, or one of ATOMICS, which combines the value with what is there in one step
     STORE = Op(Kind.MEMORY, 2, scalar_shape, void_dtype)
-    REDUCE = Op(Kind.CONTROL, (1, None), scalar_shape, same_dtype)  # (value, ranges...); arg: op
+    # (value, ranges...); arg: op
+    REDUCE = Op(Kind.CONTROL, (1, None), scalar_shape, same_dtype, None, b.reduce_bounds)
     # (left memory, right memory, start in left, start in right, row, column): the sum over k of left[start + row, k] *
     # right[start + k, column], 0 for a row or column outside; arg: DotArg
     DOT = Op(Kind.CONTROL, 6, scalar_shape, free_dtype)

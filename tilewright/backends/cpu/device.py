@@ -71,7 +71,7 @@ def cpu_target(compiler: str = LLVM, arch: str = "", facts: str = "", flush: int
         SATURATING_CAST=saturates,
         NAN_MAXIMUM=has_maximum,
         SLOW_PATH=compiler == LLVM,
-        SHUFFLED_BYTES=compiler == LLVM and compiled_for.has_slow_conversions(),
+        SLOW_CONVERSIONS=compiler == LLVM and compiled_for.has_slow_conversions(),
         SHIFT_INSERT=compiler == LLVM and compiled_for.has_shift_insert(),
     )
     return Target(

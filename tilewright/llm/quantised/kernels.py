@@ -128,7 +128,8 @@ def many_tokens(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callable[
         row, token = tile_row * tile.rows + inner_row, tile_token * tile.tokens + inner_token
         data = bytes_at(weights, nbytes, block, row)
         number = block * layout.parts + part
-        if layout.is_packed:
+        # Instructions for vectors of 4 lanes take a group of 4 weights from a register, so whole bytes are staged too.
+        if layout.is_packed or tile.lanes == TERMS:
             fields = staged_fields(layout, weights, nbytes, tile, tile_row, outer, loops)
             field = fields[inner_row, inner, group * TERMS + term].load()
         else:

@@ -50,7 +50,7 @@ class Elementwise:
         if node in self.slow:
             return self._choose(node, at)
         operands, lanes = [values.operand(src, at, axis) for src in node.src], values.facts.lanes(node)
-        if "SHUFFLED_BYTES" in values.target.native_ops and is_byte_cast(node, lanes):
+        if "SLOW_CONVERSIONS" in values.target.native_ops and is_byte_cast(node, lanes):
             return float_of_bytes(values.emitter, node.src[0].dtype, operands[0], lanes)
         return values.emitter.emit(spell(values.emitter, node, operands, lanes))
 

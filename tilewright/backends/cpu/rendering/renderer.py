@@ -15,6 +15,7 @@ from tilewright.backends.cpu.rendering.denormals import INNER, flushes_denormals
 from tilewright.backends.cpu.rendering.dot_products import DotProducts
 from tilewright.backends.cpu.rendering.elementwise import Elementwise
 from tilewright.backends.cpu.rendering.emitter import Element, Emitter
+from tilewright.backends.cpu.rendering.forwarded import forward_stores
 from tilewright.backends.cpu.rendering.instructions import constant, scalar_type, value_type
 from tilewright.backends.cpu.rendering.joined_bytes import JoinedBytes
 from tilewright.backends.cpu.rendering.memory_access import MemoryAccess
@@ -102,7 +103,7 @@ class Renderer:
         start = f"define internal void @{INNER}" if is_flushed else f"define void @{self.name}"
         attributes = f"noinline {FUNCTION_ATTRIBUTES}" if is_flushed else FUNCTION_ATTRIBUTES
         header = f"{start}(ptr %buffers, i64 %lo, i64 %hi) {attributes} {{\nentry:"
-        body = [*memory.entry_lines(), *emitter.body(), *memory.releases]
+        body = forward_stores([*memory.entry_lines(), *emitter.body(), *memory.releases])
         around = [wrap_llvm(self.name, FUNCTION_ATTRIBUTES)] if is_flushed else []
         return "\n".join([header, *body, "  ret void", "}", *around, *emitter.declarations.values(), ""])
 
@@ -213,8 +214,11 @@ class Renderer:
                 self.emitter.line(f"  br label %{self.skipped[node]}.skipped")
                 self.emitter.begin_block(f"{self.skipped[node]}.skipped")
         elif node.op is Ops.ACC:
-            start = Element(constant(node.dtype, node.src[0].arg, self.facts.lanes(node)), 0)
-            self.values[node] = dict.fromkeys([*self.facts.all_coordinates(node), *self.dots.starts(node)], start)
+            first, zero = (
+                Element(constant(node.dtype, value, self.facts.lanes(node)), 0) for value in (node.src[0].arg, 0)
+            )
+            self.values[node] = dict.fromkeys(self.facts.all_coordinates(node), first)
+            self.values[node].update(dict.fromkeys(self.dots.starts(node), zero))
         elif node in self.dots.dots:
             self.dots.accumulate(node)
         elif node.op is Ops.ACCUMULATE:

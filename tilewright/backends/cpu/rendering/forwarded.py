@@ -1,0 +1,95 @@
+"""Vectors that a kernel stores in an array on its stack and loads again. In: the lines of a function. Out: the lines in
+which a load takes the stored vector itself, where both are in one basic block, without the arrays that nothing loads
+any more. LLVM's code generator forwards such vectors too, but leaves the stores."""
+
+from __future__ import annotations
+
+import re
+
+from tilewright.base.records import NamedTuple
+
+_DEFINED = re.compile(r"  (%[\w.]+) = ")
+_ARRAY = re.compile(r"  (%[\w.]+) = alloca \[")
+_POINTER = re.compile(r"  (%[\w.]+) = getelementptr (\w+), ptr (%[\w.]+), i64 (\d+)$")
+_STORE = re.compile(r"  store (<[^>]+>|\w+) (.+), ptr (%[\w.]+)(?:, align \d+)?$")
+_LOAD = re.compile(r"  (%[\w.]+) = load (<[^>]+>|\w+), ptr (%[\w.]+)(?:, align \d+)?$")
+_TYPE = re.compile(r"(?:<(\d+) x )?(half|float|double|i8|i16|i32|i64)>?$")
+_NAME = re.compile(r"%[\w.]+")
+_BYTES = {"half": 2, "float": 4, "double": 8, "i8": 1, "i16": 2, "i32": 4, "i64": 8}
+
+
+class _Span(NamedTuple):
+    """Bytes of an array."""
+
+    array: str
+    start: int
+    stop: int
+
+    def overlaps(self, other: _Span) -> bool:
+        return self.array == other.array and self.start < other.stop and other.start < self.stop
+
+
+def forward_stores(lines: list[str]) -> list[str]:
+    """`store <4 x float> %a, ptr %register0` and `%b = load <4 x float>, ptr %register0`: %a is used for %b."""
+    addresses = _addresses(lines)
+    if not addresses:
+        return lines
+    held: dict[_Span, tuple[str, str]] = {}  # type and value
+    values: dict[str, str] = {}  # of loads
+    loaded: set[str] = set()  # arrays
+    for line in lines:
+        if not line.startswith(" "):
+            held.clear()
+        elif (store := _STORE.match(line)) and store[3] in addresses:
+            span = _span(addresses[store[3]], store[1])
+            held = {other: value for other, value in held.items() if not span.overlaps(other)}
+            held[span] = store[1], values.get(store[2], store[2])
+        elif (load := _LOAD.match(line)) and load[3] in addresses:
+            kind, value = held.get(_span(addresses[load[3]], load[2]), ("", ""))
+            if kind == load[2]:
+                values[load[1]] = value
+            else:
+                loaded.add(addresses[load[3]][0])
+    unused = {pointer for pointer, (array, _) in addresses.items() if array not in loaded}
+    kept = [line for line in lines if not _belongs(line, unused, values)]
+    return [_NAME.sub(lambda name: values.get(name[0], name[0]), line) for line in kept] if values else kept
+
+
+def _addresses(lines: list[str]) -> dict[str, tuple[str, int]]:
+    """The array and the offset of each pointer to an array that is loaded and stored at constant offsets alone."""
+    found: dict[str, tuple[str, int]] = {}
+    excluded: set[str] = set()
+    for line in lines:
+        if array := _ARRAY.match(line):
+            found[array[1]] = array[1], 0
+        elif not found:
+            continue
+        elif (pointer := _POINTER.match(line)) and pointer[3] in found and pointer[2] in _BYTES:
+            array_name, offset = found[pointer[3]]
+            found[pointer[1]] = array_name, offset + int(pointer[4]) * _BYTES[pointer[2]]
+        else:
+            access = _STORE.match(line) or _LOAD.match(line)
+            is_simple = access is not None and _TYPE.match(access[1] if access.re is _STORE else access[2]) is not None
+            names = _NAME.findall(line)
+            for name in names[:-1] if is_simple else names:
+                if name in found:
+                    excluded.add(found[name][0])
+    return {pointer: place for pointer, place in found.items() if place[0] not in excluded}
+
+
+def _span(address: tuple[str, int], kind: str) -> _Span:
+    found = _TYPE.match(kind)
+    assert found is not None
+    array, start = address
+    return _Span(array, start, start + int(found[1] or 1) * _BYTES[found[2]])
+
+
+def _belongs(line: str, unused: set[str], values: dict[str, str]) -> bool:
+    """Whether a line defines or writes an array that is not used, or loads a value that is known."""
+    if store := _STORE.match(line):
+        return store[3] in unused
+    defined = _DEFINED.match(line)
+    return defined is not None and (defined[1] in unused or defined[1] in values)
+
+
+__all__ = ["forward_stores"]
