@@ -20,9 +20,17 @@ from tilewright.runtime.device import open_driver
 
 F32 = dtypes.float32
 Array = np.ndarray[Any, Any]
-CASES = {name: replace(case, dtype=F32) for name, case in halves.CASES.items() if name != "float16"}
+
+
+def in_float32(cases: dict[str, halves.Case]) -> dict[str, halves.Case]:
+    """Those whose parts fit into local memory."""
+    taken = {name: case for name, case in cases.items() if name != "float16" and case.query[-1] <= 128}
+    return {name: replace(case, dtype=F32) for name, case in taken.items()}
+
+
+CASES = in_float32(halves.CASES)
 GRADIENT_CASES = {
-    **{name: replace(case, dtype=F32) for name, case in halves.GRADIENT_CASES.items() if name != "float16"},
+    **in_float32(halves.GRADIENT_CASES),
     "two lines of features": Case((1, 1, 70, 80), (1, 1, 40, 80), dtype=F32),
 }
 MAX = np.finfo(np.float32).max

@@ -59,6 +59,14 @@ def test_threads_have_several_elements_where_rows_begin_anywhere(shape: tuple[in
     assert made.threads >= 128
 
 
+@pytest.mark.parametrize(("columns", "elements"), [(3101582, 8), (1 << 20, 8), (1 << 20 | 4, 4)])
+def test_a_short_reduction_over_rows_has_several_elements_of_a_row(columns: int, elements: int) -> None:
+    """A thread had one element of a row, whatever the reduction moves by."""
+    rows = build.cast(leaf(0, 3, columns, dtype=dtypes.bfloat16), dtypes.float32)
+    total = build.cast(build.reduce_axis(Ops.ADD, rows, (0,)), dtypes.bfloat16)
+    assert stored_elements(chosen_for(total, CARD)) == elements
+
+
 def test_an_element_of_many_loads_has_a_thread() -> None:
     shape = (3585, 9667)
     rows = [build.expand(leaf(n, 1, 9667, dtype=dtypes.bfloat16), shape) for n in range(1, 16)]
@@ -99,3 +107,10 @@ def test_values(name: str, dtype: object, cores: int) -> None:
     with emulated_card(cores=cores, threads_per_core=256):
         found = ours(Tensor(x, device=NAME).cast(dtype).contiguous().realize())
         np.testing.assert_array_equal(found.float().numpy(), numpys(x))
+
+
+@pytest.mark.parametrize("columns", [1030, 4097, 2048])
+def test_running_sums_of_few_rows(columns: int) -> None:
+    x = np.random.default_rng(2).integers(-9, 9, (3, columns)).astype(np.float32)
+    with emulated_card(cores=1, threads_per_core=32):
+        np.testing.assert_array_equal(Tensor(x, device=NAME).cumsum(0).numpy(), x.cumsum(0))

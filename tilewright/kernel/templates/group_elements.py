@@ -41,10 +41,17 @@ def fill_groups(builder: GroupOptBuilder) -> None:
     loops = sorted(output_loops(view), key=lambda axis: step_of(axis, view.stores))
     if not loops:
         return
-    left = loops if view.reduces else take_elements(builder, loops)
+    left = take_elements(builder, loops) if reduces_rows(view, loops[0]) else loops
     for axis in left:
         if axis in builder.view.axes:
             add_threads(builder, axis)
+
+
+def reduces_rows(view: KernelView, fast: UOp) -> bool:
+    """Whether each step of a reduction, if there is one, moves every access by whole rows of the contiguous loop:
+    windows along it, whose elements begin anywhere, fill no vectors."""
+    steps = [stride(access, loop) for access in view.accesses for loop in view.reduce_axes]
+    return all(step is not None and step % size_of(fast) == 0 for step in steps)
 
 
 def take_elements(builder: GroupOptBuilder, loops: list[UOp]) -> list[UOp]:
