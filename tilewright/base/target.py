@@ -215,6 +215,10 @@ class Target:
     flush_denormals: int = KEEP_DENORMALS  # whether kernels flush denormals: where these slow arithmetic down
     checks_ranges: bool = False  # whether CHECK is always done: it has no measurable cost
 
+    def __hash__(self) -> int:
+        """Of few fields: each table of kernels hashes the target of a kernel, which has fifty."""
+        return hash((self.name, self.arch, self.cores))
+
     def computes(self, dtype: DType) -> bool:
         """Whether kernels may compute with the dtype: by the renderer's own means, or by those of codegen."""
         return dtype in self.native or dtype in SMALL_FLOATS or dtype in WIDE_INTEGERS

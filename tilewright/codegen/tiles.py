@@ -28,15 +28,16 @@ def memory_dtype(dtype: DType) -> DType:
 
 
 def tile_part(position: UOp) -> tuple[UOp | None, dict[UOp, int]]:
-    """A position as base and constant steps along tile axes. A base of None is zero."""
-    steps = _steps(position)
-    if steps is not None:
-        return None, steps
-    if position.op is Ops.ADD:
-        steps = _steps(position.src[1])
-        if steps is not None:
-            return position.src[0], steps
-    return position, {}
+    """A position as base and constant steps along tile axes, which are not to be changed. A base of None is zero."""
+    cache = position.cache
+    if "tile-part" not in cache:
+        base, steps = None, _steps(position)
+        if steps is None and position.op is Ops.ADD:
+            base, steps = position.src[0], _steps(position.src[1])
+        # A position without steps does not hold itself, which would be a cycle of references.
+        cache["tile-part"] = None if steps is None else (base, steps)
+    found: tuple[UOp | None, dict[UOp, int]] | None = cache["tile-part"]
+    return (position, {}) if found is None else found
 
 
 def _steps(node: UOp) -> dict[UOp, int] | None:
@@ -119,7 +120,10 @@ class TileFacts:
         elif node.op is Ops.TILE_DOT:
             found = {axis for number in node.src[2:4] for axis in self.axes(number)}
         else:
-            found = {axis for src in node.src for axis in self.axes(src)}
+            of_sources = dict.fromkeys([axes for src in node.src if (axes := self.axes(src))])
+            if len(of_sources) < 2:
+                return next(iter(of_sources), ())
+            found = set().union(*of_sources)
         return tuple(sorted(found, key=lambda axis: axis.arg.id))
 
     def axes(self, node: UOp) -> tuple[UOp, ...]:
@@ -131,9 +135,11 @@ class TileFacts:
         """The axis whose elements are lanes. For an access, the axis along which it has stride 1, so that whole vectors
         move; for arithmetic, the axis that most operands have; otherwise the one along which most accesses have stride
         1."""
-        if node not in self._vector:
-            self._vector[node] = self._choose_vector_axis(node)
-        return self._vector[node]
+        try:
+            return self._vector[node]
+        except KeyError:
+            found = self._vector[node] = self._choose_vector_axis(node)
+            return found
 
     def _choose_vector_axis(self, node: UOp) -> UOp | None:
         if node.op is Ops.COMBINE:
@@ -181,7 +187,7 @@ class TileFacts:
         return found
 
     def coordinates(self, node: UOp, at: dict[UOp, int]) -> Coordinates:
-        return tuple(at[axis] for axis in self.outer_axes(node))
+        return tuple([at[axis] for axis in self.outer_axes(node)])
 
     def all_coordinates(self, node: UOp) -> list[Coordinates]:
         return list(itertools.product(*(range(size_of(axis)) for axis in self.outer_axes(node))))

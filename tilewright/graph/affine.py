@@ -60,10 +60,12 @@ def affine(node: UOp) -> Affine:
     """The affine form whose value is the node's, over the integers. A fixed-width integer that may wrap is its own
     form, and a multiple of a sum is an atom there."""
     form = ring_form(node)
-    dtype = node.dtype
-    if dtype is dtypes.index or node in form.terms:
+    if node.dtype is dtypes.index or node in form.terms:
         return form
-    return form if fits(form, dtype) else Affine({node: 1}, 0)
+    cache = node.cache
+    if "affine-fits" not in cache:
+        cache["affine-fits"] = fits(form, node.dtype)
+    return form if cache["affine-fits"] else Affine({node: 1}, 0)
 
 
 def fits(form: Affine, dtype: DType) -> bool:
@@ -76,17 +78,17 @@ def fits(form: Affine, dtype: DType) -> bool:
 
 def ring_form(node: UOp) -> Affine:
     """The form modulo 2**bits of the dtype: what reordering a sum may use even where it wraps. Exact for indices."""
-    if is_atom(node):
-        return Affine({node: 1}, 0)
-    if node.op is Ops.CONST:
-        return Affine({}, node.arg)
-    while True:
-        cache = node.cache
-        if "affine" in cache:
-            form: Affine | None = cache["affine"]
-            # A node that turned out to be its own atom holds None and not itself, which would be a cycle of references.
-            return Affine({node: 1}, 0) if form is None else form
+    cache = node._cache
+    if cache is None or "affine" not in cache:
+        if is_atom(node):
+            return Affine({node: 1}, 0)
+        if node.op is Ops.CONST:
+            return Affine({}, node.arg)
         _work_out(node)
+        cache = node.cache
+    form: Affine | None = cache["affine"]
+    # A node that turned out to be its own atom holds None and not itself, which would be a cycle of references.
+    return Affine({node: 1}, 0) if form is None else form
 
 
 def is_atom(node: UOp) -> bool:

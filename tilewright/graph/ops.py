@@ -60,9 +60,8 @@ class AxisType(enum.Enum):
 
     __hash__ = object.__hash__
 
-    @property
-    def is_tile(self) -> bool:
-        return self is AxisType.UPCAST or self is AxisType.UNROLL
+    def __init__(self, letter: str) -> None:
+        self.is_tile = letter in "ur"
 
 
 class AddrSpace(enum.Enum):

@@ -79,9 +79,13 @@ class UOp:
     _cache: dict[str, Any] | None  # derived facts that other modules keep on the node (affine form, ...)
 
     def __new__(cls, op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
-        kind = arg.__class__
-        # The class is part of the key because True, 1 and 1.0 are equal, and so are a tuple and a named one.
-        key = (op, dtype, src, kind, arg if kind is not float else _key_of_float(arg))
+        key: tuple[Any, ...]
+        if arg is None:
+            key = (op, dtype, src)
+        else:
+            kind = arg.__class__
+            # The class is part of the key because True, 1 and 1.0 are equal, and so are a tuple and a named one.
+            key = (op, dtype, src, kind, arg if kind is not float else _key_of_float(arg))
         reference = _table.get(key)
         node = None if reference is None else reference()
         if node is not None:

@@ -128,7 +128,7 @@ def named_ranges(node: UOp) -> tuple[UOp, ...]:
 def size_of(axis: UOp) -> int:
     """The number of iterations of an axis; the maximum where its size is an expression."""
     size = axis.src[0]
-    return int(size.arg) if size.is_const else int(size.vmax)
+    return int(size.arg) if size.op is Ops.CONST else int(size.vmax)
 
 
 def exchange_axis(sink: UOp, axis: UOp, replacement: UOp) -> UOp:

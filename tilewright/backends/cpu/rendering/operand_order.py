@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 
 _PREFETCH = "  call void @llvm.prefetch."
+_NAME = re.compile(r"%[\w.]+")
 _BYTES = {"half": 2, "float": 4, "double": 8, "i8": 1, "i16": 2, "i32": 4, "i64": 8}
 
 
@@ -18,10 +19,16 @@ class Body:
     """The lines of a loop, of which some update accumulators."""
 
     def __init__(self, lines: Sequence[str], updates: Sequence[str], vector_bytes: int) -> None:
-        self.lines = {name: line for line in lines if (name := _defined(line))}
-        self.others = [line for line in lines if not _defined(line)]
+        self.lines: dict[str, str] = {}
+        self.others: list[str] = []
+        for line in lines:
+            if name := _defined(line):
+                self.lines[name] = line
+            else:
+                self.others.append(line)
         self.updates = updates
         self.vector_bytes = vector_bytes
+        self._read: dict[str, list[str]] = {}  # what `_operands` has found
         # Loads do not pass stores and branches.
         self.is_movable = all(line.startswith(_PREFETCH) for line in self.others) and set(updates) <= set(self.lines)
 
@@ -56,22 +63,28 @@ class Body:
     def _uses(self) -> dict[str, list[int]]:
         """The updates, by number, that need each load, by its text."""
         found: dict[str, list[int]] = {}
+        updates = frozenset(self.updates)
         for number, update in enumerate(self.updates):
-            for load in {self.lines[name].partition(" = ")[2] for name in self._loads_of(update)}:
+            for load in {self.lines[name].partition(" = ")[2] for name in self._loads_of(update, updates)}:
                 found.setdefault(load, []).append(number)
         return found
 
     def _operands(self, name: str) -> list[str]:
         """The names that an instruction reads, of those that the loop defines."""
-        return [used for used in re.findall(r"%[\w.]+", self.lines[name].partition(" = ")[2]) if used in self.lines]
+        found = self._read.get(name)
+        if found is None:
+            used = _NAME.findall(self.lines[name].partition(" = ")[2])
+            found = self._read[name] = [each for each in used if each in self.lines]
+        return found
 
-    def _loads_of(self, update: str) -> set[str]:
+    def _loads_of(self, update: str, updates: frozenset[str]) -> set[str]:
         """The loads that an update needs, without those of the updates before it."""
         found: set[str] = set()
-        seen, stack = set(self.updates), self._operands(update)
+        seen: set[str] = set()
+        stack = list(self._operands(update))
         while stack:
             name = stack.pop()
-            if name in seen:
+            if name in seen or name in updates:
                 continue
             seen.add(name)
             if " = load " in self.lines[name]:

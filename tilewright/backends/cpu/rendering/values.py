@@ -36,6 +36,9 @@ class Values(dict[UOp, dict[Coordinates, Element]]):
     def elements(self, node: UOp) -> Iterator[tuple[Coordinates, dict[UOp, int]]]:
         """The coordinates of a node's elements, also by axis."""
         axes = self.facts.outer_axes(node)
+        if not axes:
+            yield (), {}
+            return
         for coordinates in self.facts.all_coordinates(node):
             yield coordinates, dict(zip(axes, coordinates, strict=True))
 
