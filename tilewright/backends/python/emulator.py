@@ -72,13 +72,14 @@ class _Run:
         self.launch_ranges = frozenset((*program.global_ranges, *program.local_ranges))
         self.epoch = 0
         self.parameters = self._make_parameters(buffers, initialised)
+        self.constants = {node: self.launch.single(self._number(node), node) for node in self.plan.constants}
         self.values: dict[UOp, Array] = {}
         self.views: dict[UOp, View] = {}
         self.accumulators = Accumulators(self.launch, 0)
         self.groups = np.zeros(0, np.int64)
         self.position = 0
-        # Start, current index, largest trip count; and the trip counts where they differ between threads.
-        self.loops: list[tuple[int, int, int, Array | None]] = []
+        # Start, current index, all indices; and the trip counts where they differ between threads.
+        self.loops: list[tuple[int, int, Array, Array | None]] = []
         self.initialised = initialised
 
     # ------------------------------------------------------------ before the first work-group
@@ -89,6 +90,9 @@ class _Run:
         if size.is_const:
             return int(size.arg)
         return int(evaluate(size, {found: self._variable(found) for found in _variables_below(size)}).item())
+
+    def _number(self, node: UOp) -> object:
+        return node.arg if node.is_const else self._variable(node)
 
     def _variable(self, node: UOp) -> int:
         name = node.arg[0]
@@ -131,20 +135,18 @@ class _Run:
         for groups in self.launch.batches(self._elements_per_group(), batch_elements, trips):
             self._begin_batch(groups)
             while self.position < len(self.program.body):
-                position = self.position
-                self.position += 1
-                self._step(position, self.program.body[position])
+                self._step(self.position)
         self._tell_written()
 
     def _trips_of_groups(self) -> Array | None:
         """A row for each work-group: the trip counts of its loops, as its first thread has them. None where they
         depend on a loop around them, or on memory."""
         groups = np.arange(self.launch.group_count)
-        self.values = self.launch.range_values(groups)
+        self.values = self.launch.range_values(groups) | self.constants
         for node in toposort(*self.plan.trips):
             if node.op.is_elementwise:
                 self.values[node] = compute(node.op, node.dtype, [self._value(src) for src in node.src])
-            elif node not in self.values and node.op not in (Ops.CONST, Ops.VARIABLE):
+            elif node not in self.values:
                 return None
         counts = [self._value(node) for node in self.plan.trips]
         columns = [count.reshape(len(count), -1)[:, 0] for count in counts]
@@ -163,7 +165,7 @@ class _Run:
         self.groups = groups
         self.position = 0
         self.epoch += 1
-        self.values = self.launch.range_values(groups)
+        self.values = self.launch.range_values(groups) | self.constants
         self.accumulators = Accumulators(self.launch, groups.size)
         locals_ = [node for node in self.plan.memories if node.op is Ops.DEFINE_LOCAL]
         registers = [node for node in self.plan.memories if node.op is Ops.DEFINE_REG]
@@ -184,20 +186,22 @@ class _Run:
 
     # ------------------------------------------------------------ one node
 
-    def _step(self, position: int, node: UOp) -> None:
-        handler = _HANDLERS.get(node.op)
-        if node.op.is_elementwise:
-            self.values[node] = compute(node.op, node.dtype, [self._value(src) for src in node.src])
-            if node.op is Ops.CHECK:
+    def _step(self, position: int) -> None:
+        node = self.program.body[position]
+        op, values = node.op, self.values
+        self.position = position + 1
+        if op.is_elementwise:
+            values[node] = compute(op, node.dtype, [values[src] for src in node.src])
+            if op is Ops.CHECK:
                 self._note_failure(node)
-        elif handler is not None:
-            handler(self, position, node)
-        elif node.op not in _WITHOUT_EFFECT:
+        elif op in _HANDLERS:
+            _HANDLERS[op](self, position, node)
+        elif op not in _WITHOUT_EFFECT:
             raise InternalError(f"{self.program.name}: body[{position}] {node!r} does not belong in a linear program")
         if self.position == position + 1:
             # The END of a loop that continues keeps the values that the next iteration reads.
             for done in self.plan.releases[position]:
-                self.values.pop(done, None)
+                values.pop(done, None)
 
     def _note_failure(self, node: UOp) -> None:
         """Stores any one of the values that are out of range to the word of the check."""
@@ -211,14 +215,9 @@ class _Run:
             words[node.arg.number] = found[0].astype(words.dtype)
 
     def _value(self, node: UOp) -> Array:
-        found = self.values.get(node)
-        if found is not None:
-            return found
-        if node.is_const:
-            return self.launch.single(node.arg, node)
-        if node.op is Ops.VARIABLE:
-            return self.launch.single(self._variable(node), node)
-        raise InternalError(f"{self.program.name}: {node!r} is used but has no value")
+        if node not in self.values:
+            raise InternalError(f"{self.program.name}: {node!r} is used but has no value")
+        return self.values[node]
 
     def _site(self, position: int, node: UOp) -> Site:
         return Site(self.program.name, position, node, self.launch, self.groups, self.epoch, self.check)
@@ -240,16 +239,17 @@ class _Run:
         if count < 1:
             self.position = self.plan.ends[position] + 1
             return
-        self.loops.append((position, 0, count, trips if differs else None))
-        self.values[node] = self.launch.single(0, node)
+        indices = self.launch.along(np.arange(count, dtype=numpy_dtype(node.dtype)), GROUP_AXIS)
+        self.loops.append((position, 0, indices, trips if differs else None))
+        self.values[node] = indices[:1]
 
     def _close_loop(self, _position: int, node: UOp) -> None:
-        start, index, count, trips = self.loops.pop()
-        if index + 1 == count:
+        start, index, indices, trips = self.loops.pop()
+        if index + 1 == len(indices):
             del self.values[node.src[0]]
             return
-        self.loops.append((start, index + 1, count, trips))
-        self.values[node.src[0]] = self.launch.single(index + 1, node.src[0])
+        self.loops.append((start, index + 1, indices, trips))
+        self.values[node.src[0]] = indices[index + 1 : index + 2]
         self.position = start + 1
 
     def _active(self) -> Array | None:

@@ -11,12 +11,13 @@ from tilewright.backends.python.access import Site
 from tilewright.backends.python.launch import FIRST_TILE_AXIS, GROUP_AXIS, THREAD_AXIS, Launch
 from tilewright.base.dtype import DType
 from tilewright.base.errors import EmulatorError, InternalError, UninitialisedReadError
-from tilewright.graph.interpreter.evaluate import NumpyMath, bitcast_array, cast_array
+from tilewright.graph.interpreter.evaluate import NumpyMath, bitcast_array, cast_array, numpy_dtype
 from tilewright.graph.interpreter.numpy_math import Array
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
 
+_BOOL = np.dtype(np.bool_)
 _LOGICAL = frozenset({Ops.AND, Ops.OR, Ops.XOR, Ops.WHERE, Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE})
 
 
@@ -27,10 +28,12 @@ def compute(op: Op, dtype: DType, sources: Sequence[Array]) -> Array:
     if op is Ops.BITCAST:
         return bitcast_array(sources[0], dtype)
     assert op.value is not None
-    if op not in _LOGICAL:
+    if op not in _LOGICAL and any(source.dtype is _BOOL for source in sources):
         # NumPy has no -x and x - y for bool; the spec counts with 0 and 1.
-        sources = [source.astype(np.int8) if source.dtype == np.bool_ else source for source in sources]
-    return cast_array(np.asarray(op.value(NumpyMath, *sources)), dtype)
+        sources = [source.astype(np.int8) if source.dtype is _BOOL else source for source in sources]
+    found: Array = op.value(NumpyMath, *sources)
+    # Most ops return the dtype of their operands, which NumPy has one object for.
+    return found if found.dtype is numpy_dtype(dtype) else cast_array(found, dtype)
 
 
 class Accumulators:

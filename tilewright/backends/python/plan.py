@@ -19,13 +19,14 @@ class Plan:
     """`ends[k]` is the position of the END of the loop opened at k; `releases[k]` are the values that are not read
     after k.
 
-    `tile_ranges` are in the order of their ids, which is the order in which their elements are folded. `trips` are the
-    computed trip counts of loops."""
+    `tile_ranges` are in the order of their ids, which is the order in which their elements are folded. `constants` are
+    CONST and VARIABLE nodes. `trips` are the computed trip counts of loops."""
 
     ends: dict[int, int]
     releases: tuple[tuple[UOp, ...], ...]
     tile_ranges: tuple[UOp, ...]
     memories: tuple[UOp, ...]
+    constants: tuple[UOp, ...]
     trips: tuple[UOp, ...]
 
 
@@ -63,12 +64,13 @@ def make_plan(program: Program) -> Plan:
     tiles = [node for node in reachable if node.op is Ops.RANGE and node.arg.kind.is_tile and node not in launch_ranges]
     tiles.sort(key=lambda node: (node.arg.id, node.arg.kind.value))
     ends, enclosing = _match_loops(program, launch_ranges, frozenset(tiles))
-    always_known = launch_ranges | frozenset(tiles) | {node for node in reachable if node.op is Ops.VARIABLE}
+    constants = tuple(node for node in reachable if node.op in (Ops.CONST, Ops.VARIABLE))
+    always_known = launch_ranges | frozenset(tiles) | frozenset(constants)
     releases = _find_releases(program, ends, enclosing, always_known)
     memories = tuple(node for node in reachable if node.op in MEMORY_OPS)
     counts = dict.fromkeys(program.body[start].src[0] for start in ends)
     trips = tuple(count for count in counts if count.op not in (Ops.CONST, Ops.VARIABLE))
-    return Plan(ends, releases, tuple(tiles), memories, trips)
+    return Plan(ends, releases, tuple(tiles), memories, constants, trips)
 
 
 def _match_loops(
