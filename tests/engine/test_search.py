@@ -89,6 +89,7 @@ def test_candidates_that_crash_hang_or_lie_are_dropped_and_recorded(
     assert search.best.opts == opts
 
 
+@Context(BEAM_CANDIDATES=4)
 def test_a_winner_that_is_wrong_on_fresh_numbers_is_not_kept() -> None:
     opts = find_opts(small_kernel(), "CPU", "tests.engine.search_faults:wrong_later")
     assert opts == (), "every other candidate lies"

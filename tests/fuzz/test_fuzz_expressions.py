@@ -1,4 +1,4 @@
-"""Two hundred random graphs with fixed seeds agree between the CPU, the emulator and the interpreter, two thousand in
+"""A hundred random graphs with fixed seeds agree between the CPU, the emulator and the interpreter, two thousand in
 the slow tests; the parts of the fuzzer say what they should. `python -m tests.fuzz.run` goes on with fresh seeds and
 explains how a failure is read."""
 

@@ -7,9 +7,9 @@ import pytest
 
 from tests.fuzz.plans import FAMILIES, Drawn, draw_facts, examine
 
-QUICK_PROGRAMS = 30
+QUICK_PROGRAMS = 10
 PROGRAMS = 600
-CHUNK = 30
+CHUNK = 10
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,7 @@ def program(seed: int, n: int, m: int) -> list[Pair]:
     return pairs
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(24))
 def test_symbolic_sizes_give_what_ints_give(seed: int) -> None:
     for number, (n, m) in enumerate(VALUES):

@@ -47,6 +47,7 @@ def kernel_of(name: str) -> UOp:
     return [item.ast for item in schedule([made.uop], DEVICE).items if item.ast is not None][-1]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", WINDOWS)
 def test_masked_windows_read_a_copy_without_masks(name: str, target: str) -> None:

@@ -157,11 +157,12 @@ def pooled_gradient(x: Array, upstream: Array, window: int, step: int, gap: int,
     return found
 
 
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("kind", ["numbers", "lowest", "nan"])
 @pytest.mark.parametrize(
     ("window", "step", "gap", "padding"),
     [(5, 5, 1, 0), (5, 5, 1, 2), (3, 3, 1, 1), (3, 1, 1, 1), (5, 2, 1, 2), (2, 1, 2, 1), (4, 3, 2, 3), (7, 7, 1, 3)],
 )
-@pytest.mark.parametrize("kind", ["numbers", "lowest", "nan"])
 def test_the_gradient_of_padded_maxima_is_that_of_the_first_element_inside(
     window: int, step: int, gap: int, padding: int, kind: str
 ) -> None:

@@ -88,6 +88,7 @@ SCALES: dict[str, Callable[[int], np.ndarray]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", SCALES)
 @pytest.mark.parametrize("count", [300, 2])
 def test_a_float_sum_by_index_is_rounded_once(kind: str, count: int, kernels: set[str]) -> None:

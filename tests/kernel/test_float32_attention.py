@@ -54,6 +54,7 @@ def device(request: pytest.FixtureRequest) -> str:
     return name
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_forward(name: str, device: str) -> None:
     case = CASES[name]
@@ -63,7 +64,7 @@ def test_forward(name: str, device: str) -> None:
     assert np.abs(found.numpy() - wanted).max() < 2e-6 * np.abs(wanted).max()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", GRADIENT_CASES)
 def test_gradients(name: str, device: str) -> None:
     case, results = GRADIENT_CASES[name], []

@@ -56,6 +56,7 @@ def dots(assembly: str) -> int:
     return len(re.findall(r"\tsdot\t", assembly))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("blocks", "rows"), [(1, 4), (4, 4), (6, 4), (4, 3)])
 def test_one_token_adds_products_up_pairwise(targets: dict[str, Target], kind: str, blocks: int, rows: int) -> None:
