@@ -1,5 +1,5 @@
 """A length that was never seen compiles nothing, once a few were; the results are those of kernels made for their own
-sizes. Issue 12, C: a new length of a sequence."""
+sizes. Issue 12, C: a new length of a sequence. Kernels with float sums are among them (DYNAMIC_KERNELS=2)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tilewright.schedule import pipeline
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path) -> Iterator[Path]:
-    with cache_in(tmp_path) as folder:
+    with cache_in(tmp_path) as folder, Context(DYNAMIC_KERNELS=2):
         yield folder
 
 

@@ -1,5 +1,5 @@
 """Wrongs that were noticed and left: infinite masks of attention, a race of threads for a rare family, a bench without
-rounds."""
+rounds, activations at the ends of the numbers."""
 
 from __future__ import annotations
 
@@ -62,3 +62,21 @@ def test_a_float_mask_means_the_same_in_short_and_long_attention(queries: int, k
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         wanted = weights / weights.sum(-1, keepdims=True) @ value
     np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["silu", "softplus", "mish", "sigmoid", "tanh", "softshrink", "hardshrink"])
+def test_activations_at_the_ends_of_the_numbers(name: str) -> None:
+    """Far above zero the slope is 1, or 0 where the function is flat, also where x times it is not a number's."""
+    x = Tensor(np.array([1.7e38, 3.4e38, np.nan], np.float32), requires_grad=True)
+    found = getattr(x, name)()
+    flat = name in ("sigmoid", "tanh")
+    np.testing.assert_array_equal(found.numpy(), [1.0, 1.0, np.nan] if flat else x.numpy())
+    np.testing.assert_array_equal(found.sum().gradient(x)[0].numpy()[:2], [0.0, 0.0] if flat else [1.0, 1.0])
+
+
+def test_logsumexp_of_infinity_has_slopes() -> None:
+    x = Tensor(np.array([[np.inf, 0.0, 1.0]], np.float32), requires_grad=True)
+    found = x.logsumexp(-1)
+    assert found.tolist() == [np.inf]
+    slopes = found.sum().gradient(x)[0].numpy()[0]
+    assert slopes[1:].tolist() == [0.0, 0.0]

@@ -99,7 +99,8 @@ class Options:
     )
     DYNAMIC_KERNELS = _option(
         1,
-        "0 compiles every kernel for its own sizes; 1 lets small kernels of many sizes share one with symbolic sizes.",
+        "0 compiles every kernel for its own sizes; 1 lets small kernels of many sizes share one with symbolic sizes, "
+        "except those that add up floats; 2 those as well: their last bits then depend on the sizes that came before.",
         affects=KERNEL,
     )
     FLUSH_DENORMALS = _option(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tilewright.base.config import options
 from tilewright.base.records import NamedTuple
 from tilewright.engine.compilation.compile import LoadedKernel, is_compiled
 from tilewright.engine.planning.stored_schedules import Binding
@@ -100,7 +101,9 @@ def _outlined(
     for sink, device in wanted:
         if open_driver(device).shares_kernels and not (is_new and is_compiled(sink, device)):
             outline = outline_of(sink)
-            if outline is not None:
+            # A sum over a size that is not known has other vectors and levels than one over a constant: its last bits
+            # would depend on the sizes that came before.
+            if outline is not None and (options.DYNAMIC_KERNELS > 1 or not outline.adds_floats):
                 found.setdefault(outline.key, []).append(((sink, device), outline))
     return found
 

@@ -38,12 +38,14 @@ _NUMBERS = frozenset({dtypes.index, dtypes.int32, dtypes.int64, *_BITS})
 
 class Outline(NamedTuple):
     """The nodes of a kernel without their constants, and the constants in order, one for each use, floats as their
-    bits. `kinds` has the dtype of each constant, `sizes` the positions of those that are sizes of loops."""
+    bits. `kinds` has the dtype of each constant, `sizes` the positions of those that are sizes of loops. `adds_floats`
+    says whether the result depends on the order of a reduction."""
 
     key: tuple[Any, ...]
     numbers: tuple[int, ...]
     kinds: tuple[DType, ...]
     sizes: frozenset[int]
+    adds_floats: bool
 
 
 def outline_of(sink: UOp) -> Outline | None:
@@ -55,6 +57,7 @@ def outline_of(sink: UOp) -> Outline | None:
     numbers: list[int] = []
     kinds: list[DType] = []
     sizes: set[int] = set()
+    adds_floats = False
     for node in toposort(sink):
         op = node.op
         if op is Ops.CONST:
@@ -64,6 +67,7 @@ def outline_of(sink: UOp) -> Outline | None:
         sources: list[Any] = []
         if op is Ops.RANGE:
             sizes.add(len(numbers))
+        adds_floats |= op is Ops.REDUCE and node.dtype.is_float and node.arg in (Ops.ADD, Ops.MUL)
         for src in node.src:
             if src.op is not Ops.CONST:
                 sources.append(places[src])
@@ -76,7 +80,7 @@ def outline_of(sink: UOp) -> Outline | None:
         arg = node.arg.slot if op is Ops.PARAM else None if op is Ops.SINK else node.arg
         places[node] = len(places)
         key.append((op, node.dtype, tuple(sources), arg))
-    return Outline(tuple(key), tuple(numbers), tuple(kinds), frozenset(sizes))
+    return Outline(tuple(key), tuple(numbers), tuple(kinds), frozenset(sizes), adds_floats)
 
 
 def _bits(number: UOp) -> int:

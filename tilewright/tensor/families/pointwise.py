@@ -232,11 +232,11 @@ class PointwiseMixin(ActivationMixin):
 
     def hardshrink(self, lambd: float = 0.5) -> Self:
         """0 in -lambd..lambd, x elsewhere."""
-        return (self.abs() > lambd).where(self, 0.0)
+        return (self.abs() <= lambd).where(0.0, self)
 
     def softshrink(self, lambd: float = 0.5) -> Self:
         """x moved towards 0 by lambd; 0 where |x| <= lambd."""
-        return (self > lambd).where(self - lambd, (self < -lambd).where(self + lambd, 0.0))
+        return self - self.clamp(-lambd, lambd)
 
     def tanhshrink(self) -> Self:
         """x - tanh(x)."""
