@@ -642,6 +642,7 @@ def conflicts(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
 
 
 # A second reader must not be forgotten when the first or the last of them writes.
+@pytest.mark.parametrize("is_own", [False, True])
 @settings(max_examples=150, deadline=None)
 @given(ACCESSES)
 @example([(False, [(0, (0, 0)), (0, (0, 1))]), (True, [(0, (0, 0))])])
@@ -649,12 +650,12 @@ def conflicts(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
 @example([(False, [(0, (0, 0))]), (False, [(0, (0, 1))]), (True, [(0, (0, 1))])])
 @example([(False, [(0, (0, 0))]), None, (False, [(0, (0, 1))]), (True, [(0, (0, 1))])])
 @example([(False, [(0, (0, 0))]), None, (False, [(0, (1, 1))]), None, (True, [(0, (1, 1))])])
-def test_shadow_agrees_with_the_definition_of_a_race(steps: list[Any]) -> None:
+def test_shadow_agrees_with_the_definition_of_a_race(is_own: bool, steps: list[Any]) -> None:
     grid = axis(0, 2, AxisType.GLOBAL)
     local = axis(1, 3, AxisType.LOCAL)
     program = Program("shadow", (), (), (grid,), (local,), python_target())
     launch = Launch(program, (), lambda node: int(node.src[0].arg))
-    shadow = Shadow(2, launch, is_written=True)
+    shadow = Shadow(2, launch, is_written=True, is_own=is_own)
     history: list[tuple[Any, ...]] = []
     epoch = 1
     for step in steps:
@@ -662,8 +663,10 @@ def test_shadow_agrees_with_the_definition_of_a_race(steps: list[Any]) -> None:
             epoch += 1
             continue
         is_write, elements = step
+        if is_own:  # a cell for each work-group
+            elements = [(cell, (cell, number)) for cell, (_, number) in elements]
         cells = np.array([cell for cell, _ in elements])
-        codes = np.array([group * 4 + number for _, (group, number) in elements])
+        codes = np.array([group * launch.codes_per_group + number for _, (group, number) in elements])
         found = (shadow.write if is_write else shadow.read)(cells, codes, epoch)
         new = [(epoch, is_write, cell, thread) for cell, thread in elements]
         expected = any(conflicts(one, other) for one in new for other in history + new)

@@ -125,8 +125,7 @@ def _thread(site: Site, selection: Selection, element: int) -> str:
 
 
 def _codes(site: Site, view: View, selection: Selection) -> Array:
-    codes = site.launch.thread_codes(site.groups, selection.shape)
-    codes = _in_a_line(codes, selection.shape)
+    codes = site.launch.codes_in_a_line(site.groups, selection.shape)
     return view.per_cell(codes if selection.positions is None else codes[selection.positions])
 
 

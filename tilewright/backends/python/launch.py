@@ -47,6 +47,7 @@ class Launch:
         self.codes_per_group = self.group_size + 2
         self.tile_axes = {node: FIRST_TILE_AXIS + position for position, node in enumerate(tile_ranges)}
         self.dimensions = FIRST_TILE_AXIS + len(tile_ranges)
+        self._coded: tuple[Array, dict[tuple[int, ...], Array]] | None = None
 
     @property
     def is_parallel(self) -> bool:
@@ -95,9 +96,18 @@ class Launch:
             values[node] = self.along(np.arange(size, dtype=numpy_dtype(node.dtype)), self.tile_axes[node])
         return values
 
+    def codes_in_a_line(self, groups: Array, shape: tuple[int, ...]) -> Array:
+        """The codes of the threads that make an access of this shape, one per element, made once for a batch."""
+        if self._coded is None or self._coded[0] is not groups:
+            self._coded = groups, {}
+        known = self._coded[1]
+        if shape not in known:
+            known[shape] = np.broadcast_to(self.thread_codes(groups, shape), shape).reshape(-1)
+        return known[shape]
+
     def thread_codes(self, groups: Array, shape: tuple[int, ...]) -> Array:
-        """The codes of the threads that make an access of this shape, one per element. An access that does not vary
-        along the threads is made by all of them, for which there is one code."""
+        """The codes of the threads that make an access of this shape. An access that does not vary along the threads is
+        made by all of them, for which there is one code."""
         if shape[GROUP_AXIS] == 1 and groups.size > 1:
             return self.along(np.array([self.SEVERAL_GROUPS]), GROUP_AXIS)
         locals_ = np.arange(self.group_size)

@@ -35,13 +35,14 @@ class Conflict(NamedTuple):
 
 
 class Shadow:
-    """The state of some cells. Thread codes are those of `Launch`."""
+    """The state of some cells. Thread codes are those of `Launch`. Memory `is_own` if each cell is one work-group's."""
 
-    def __init__(self, cells: int, launch: Launch, is_written: bool) -> None:
+    def __init__(self, cells: int, launch: Launch, is_written: bool, is_own: bool = False) -> None:
         self.written = np.zeros(cells, np.bool_)
         self.is_complete = False
         self._launch = launch
         self._codes_per_group = launch.codes_per_group
+        self._is_own = is_own
         # Memory that a launch does not write has no races.
         self.tracks_threads = is_written and launch.is_parallel
         size = cells if self.tracks_threads else 0
@@ -81,11 +82,11 @@ class Shadow:
         kept = self._reader[cells]
         known = previous != Launch.NOBODY
         several_threads = (kept != codes) | (known & (previous_epoch == epoch) & (previous != codes))
-        several_groups = self._differ_in_group(kept, codes) | (known & self._differ_in_group(previous, codes))
-        own_group = codes // self._codes_per_group
-        several_of_group = own_group * self._codes_per_group + self._launch.group_size
-        self._reader[cells[several_threads]] = several_of_group[several_threads]
-        self._reader[cells[several_groups]] = Launch.SEVERAL_GROUPS
+        own_group = codes[several_threads] // self._codes_per_group
+        self._reader[cells[several_threads]] = own_group * self._codes_per_group + self._launch.group_size
+        if not self._is_own:
+            several_groups = self._differ_in_group(kept, codes) | (known & self._differ_in_group(previous, codes))
+            self._reader[cells[several_groups]] = Launch.SEVERAL_GROUPS
         return None
 
     def write(self, cells: Array, codes: Array, epoch: int) -> Conflict | None:
@@ -111,6 +112,8 @@ class Shadow:
         return None if position is None else Conflict(position, int(others[position]), wrote)
 
     def _differ_in_group(self, left: Array, right: Array) -> Array:
+        if self._is_own:
+            return np.asarray(False)
         unknown = (left == Launch.SEVERAL_GROUPS) | (right == Launch.SEVERAL_GROUPS)
         return np.asarray(unknown | (left // self._codes_per_group != right // self._codes_per_group))
 
@@ -192,7 +195,7 @@ def make_slot_views(nodes: Sequence[UOp], offsets: Array, launch: Launch, is_sha
         length = max(node.arg.size * node.dtype.itemsize for node in sharers)
         length = -(-length // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
         storage = np.full(offsets.size * length, POISON, np.uint8)
-        shadow = Shadow(storage.size // unit, launch, is_shared)
+        shadow = Shadow(storage.size // unit, launch, is_shared, is_own=True)
         for node in sharers:
             itemsize = node.dtype.itemsize
             data = storage.view(numpy_dtype(node.dtype))
