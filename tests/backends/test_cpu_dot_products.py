@@ -25,14 +25,14 @@ from tilewright.base.dtype import DType, dtypes
 from tilewright.base.target import Target
 from tilewright.codegen.pipeline import lower
 from tilewright.engine.compilation.compile import forget_kernels
-from tilewright.graph.interpreter.evaluate import numpy_dtype
+from tilewright.graph.interpreter.numpy_math import numpy_dtype
 from tilewright.graph.kernels.dot_products import find_dots
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo, OptOps, Program
 from tilewright.graph.uop import UOp, const
 from tilewright.graph.walk import toposort
 from tilewright.kernel.optimise import optimise
-from tilewright.kernel.templates import products
+from tilewright.kernel.templates import packed_products, products
 
 INT8, UINT8, INT16, UINT16, INT32 = dtypes.int8, dtypes.uint8, dtypes.int16, dtypes.uint16, dtypes.int32
 X86, ARM = "x86_64", "aarch64"
@@ -62,7 +62,7 @@ def targets() -> dict[str, Target]:
 @pytest.fixture(autouse=True)
 def low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "MIN_PRODUCTS", 1)
-    monkeypatch.setattr(products, "MIN_SHARED", 1)
+    monkeypatch.setattr(packed_products, "MIN_SHARED", 1)
     forget_kernels()
 
 

@@ -17,13 +17,13 @@ from tilewright.backends.cpu.host.panels import SLOT_BYTES, Panels, panel_offset
 from tilewright.base.errors import OutOfMemoryError
 from tilewright.engine.compilation.compile import compile_kernel
 from tilewright.graph.records import KernelInfo
-from tilewright.kernel.templates import products
+from tilewright.kernel.templates import packed_products, products
 
 
 @pytest.fixture(autouse=True)
 def low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "MIN_PRODUCTS", 1)
-    monkeypatch.setattr(products, "MIN_SHARED", 1)
+    monkeypatch.setattr(packed_products, "MIN_SHARED", 1)
 
 
 def states(found: Panels) -> list[int]:

@@ -20,7 +20,7 @@ from tilewright.backends.python.launch import Launch
 from tilewright.backends.python.memory import Shadow
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import EmulatorError, InternalError, OutOfBoundsError, RaceError, UninitialisedReadError
-from tilewright.graph.interpreter.evaluate import cast_array, numpy_dtype
+from tilewright.graph.interpreter.numpy_math import cast_array, numpy_dtype
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
 from tilewright.graph.records import Param, Program
 from tilewright.graph.spec import Op

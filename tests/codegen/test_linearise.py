@@ -33,7 +33,8 @@ from tilewright.base.target import Target
 from tilewright.codegen.pipeline import lower
 from tilewright.engine.compilation.compile import compile_kernel
 from tilewright.graph.ops import AxisType, Ops
-from tilewright.graph.text.show import parse, show, show_program
+from tilewright.graph.text.parse import parse
+from tilewright.graph.text.show import show, show_program
 from tilewright.graph.uop import UOp
 from tilewright.graph.verification.verify import verify_kernel, verify_program
 from tilewright.runtime.device import open_driver

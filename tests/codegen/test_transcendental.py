@@ -16,7 +16,8 @@ import pytest
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen import sine, transcendental
-from tilewright.graph.interpreter.evaluate import NumpyMath, bitcast_array, cast_array, evaluate, numpy_dtype
+from tilewright.graph.interpreter.evaluate import evaluate
+from tilewright.graph.interpreter.numpy_math import NumpyMath, bitcast_array, cast_array, numpy_dtype
 from tilewright.graph.kernels.slow_path import find_slow_paths
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.uop import UOp

@@ -22,8 +22,8 @@ from tilewright.codegen.decompose import decompose
 from tilewright.codegen.tiles import tile_part
 from tilewright.codegen.wide_integers import RESIDUE, combine_words, split_wide_integers
 from tilewright.graph import build
-from tilewright.graph.interpreter.evaluate import cast_array, evaluate
-from tilewright.graph.interpreter.numpy_math import numpy_dtype
+from tilewright.graph.interpreter.evaluate import evaluate
+from tilewright.graph.interpreter.numpy_math import cast_array, numpy_dtype
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
 from tilewright.graph.records import Opt, OptOps, Program
 from tilewright.graph.spec import Op

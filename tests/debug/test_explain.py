@@ -21,7 +21,7 @@ from tilewright.base.events import Event, subscribe
 from tilewright.debug import describe, explain, watch_runs
 from tilewright.debug.layout import inner_loop, longest_block, machine_code
 from tilewright.engine.compilation.compile import forget_kernels
-from tilewright.graph.text.show import parse
+from tilewright.graph.text.parse import parse
 
 ROOT = Path(__file__).resolve().parents[2]
 

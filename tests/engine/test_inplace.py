@@ -21,7 +21,8 @@ from tilewright.base.errors import RealizeError
 from tilewright.engine.execution.realize import realize, schedule
 from tilewright.engine.memory.live import register
 from tilewright.graph import build
-from tilewright.graph.interpreter.evaluate import evaluate_all, numpy_dtype
+from tilewright.graph.interpreter.evaluate import evaluate_all
+from tilewright.graph.interpreter.numpy_math import numpy_dtype
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import buffer_of, from_host

@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.graph.interpreter import evaluate as interpreter
-from tilewright.graph.interpreter.evaluate import cast_array, evaluate_all
+from tilewright.graph.interpreter.evaluate import evaluate_all
+from tilewright.graph.interpreter.numpy_math import cast_array
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Kind, Op
 from tilewright.graph.uop import UOp

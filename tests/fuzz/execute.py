@@ -26,7 +26,7 @@ from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.engine.execution.realize import realize
 from tilewright.engine.planning.plan import forget_schedules
 from tilewright.graph import build
-from tilewright.graph.interpreter.evaluate import numpy_dtype
+from tilewright.graph.interpreter.numpy_math import numpy_dtype
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.graph.verification.verify import verify_tensor_graph
@@ -67,7 +67,8 @@ _LOW_LIMITS: dict[str, dict[str, float]] = {
     "tilewright.schedule.reduction": {"LARGE_REDUCTION": 24, "FEW_RESULTS": 8, "MIN_PART": 2},
     "tilewright.schedule.fuse": {"MEMORY_ADDITIONS": 3.0, "ENOUGH_ROWS": 4, "SMALL_REDUCTION": 16, "MAX_USES": 2},
     "tilewright.kernel.templates.sharing": {"MIN_WORK": 4},
-    "tilewright.kernel.templates.products": {"MIN_PRODUCTS": 4, "MIN_SHARED": 4},
+    "tilewright.kernel.templates.products": {"MIN_PRODUCTS": 4},
+    "tilewright.kernel.templates.packed_products": {"MIN_SHARED": 4},
     "tilewright.backends.cpu.device": {"MIN_GRAIN": 1},
 }
 

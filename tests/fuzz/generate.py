@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from tilewright.base.dtype import DType, Scalar, cast_scalar, dtypes
 from tilewright.graph import build, marks
-from tilewright.graph.interpreter.evaluate import cast_array, numpy_dtype
-from tilewright.graph.interpreter.numpy_math import bitcast_array
+from tilewright.graph.interpreter.numpy_math import bitcast_array, cast_array, numpy_dtype
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.spec import Op, Shape
 from tilewright.graph.text.show import show

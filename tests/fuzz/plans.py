@@ -29,7 +29,7 @@ from tilewright.base.target import Target
 from tilewright.codegen.pipeline import lower
 from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.engine.planning import plan as planning
-from tilewright.graph.interpreter.evaluate import numpy_dtype
+from tilewright.graph.interpreter.numpy_math import numpy_dtype
 from tilewright.graph.kernels.sections import first_section
 from tilewright.graph.records import KernelInfo, Opt, Program
 from tilewright.graph.sizes import variable_bounds
@@ -37,13 +37,13 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.verification.verify import verify_kernel, verify_program
 from tilewright.kernel.axes import view_kernel
 from tilewright.kernel.optimise import optimise, prepare_kernel
-from tilewright.kernel.templates import product_sizes, products, sharing, streamed_products, vectors
+from tilewright.kernel.templates import packed_products, product_sizes, products, sharing, streamed_products, vectors
 from tilewright.kernel.templates.choose import planned_opts
 
 # Limits below which a template leaves a kernel to others, or does less: low, so that small kernels reach all of them.
 LOW_LIMITS = (
     (products, "MIN_PRODUCTS", 1),
-    (products, "MIN_SHARED", 1),
+    (packed_products, "MIN_SHARED", 1),
     (streamed_products, "MIN_STREAMED", 1),
     (product_sizes, "MIN_SUM_BLOCK", 2),
     (sharing, "MIN_WORK", 1),

@@ -14,7 +14,8 @@ from tests.fuzz.minimise import minimise
 from tilewright.base.dtype import dtypes
 from tilewright.graph import build
 from tilewright.graph.ops import Ops, ParamArg
-from tilewright.graph.text.show import parse, show
+from tilewright.graph.text.parse import parse
+from tilewright.graph.text.show import show
 from tilewright.graph.uop import UOp
 
 QUICK_GRAPHS = 100

@@ -21,7 +21,8 @@ from tilewright.graph.ops import ALL_OPS, REDUCTIONS, AddrSpace, Axis, AxisType,
 from tilewright.graph.records import KernelInfo, Opt, OptOps, Param, Program
 from tilewright.graph.spec import Kind
 from tilewright.graph.text.arguments import literal
-from tilewright.graph.text.show import parse, show, show_expression, show_program
+from tilewright.graph.text.parse import parse
+from tilewright.graph.text.show import show, show_expression, show_program
 from tilewright.graph.uop import UOp, const, index_const
 from tilewright.graph.walk import toposort
 
@@ -143,7 +144,7 @@ def test_an_argument_without_text_is_our_error() -> None:
 
 def test_equal_graphs_give_equal_text_in_every_process() -> None:
     program = (
-        "import sys; from tilewright.graph.text.show import parse, show;"
+        "import sys; from tilewright.graph.text.parse import parse; from tilewright.graph.text.show import show;"
         "text = sys.stdin.read(); assert show(parse(text)) == text; print('same')"
     )
     command = [sys.executable, "-c", program]

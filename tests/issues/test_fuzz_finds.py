@@ -9,9 +9,9 @@ import pytest
 from tests.fuzz.error_bounds import evaluate_bounds, mismatches
 from tests.fuzz.execute import check_case
 from tests.fuzz.generate import Case
-from tilewright.graph.interpreter.evaluate import numpy_dtype
+from tilewright.graph.interpreter.numpy_math import numpy_dtype
 from tilewright.graph.ops import Ops
-from tilewright.graph.text.show import parse
+from tilewright.graph.text.parse import parse
 from tilewright.graph.walk import toposort
 
 FINDS: dict[str, tuple[str, dict[int, list[float]]]] = {

@@ -19,7 +19,8 @@ from tilewright.base.dtype import dtypes
 from tilewright.base.errors import KernelOptError
 from tilewright.graph import build
 from tilewright.graph.interpreter.effects import run_effects
-from tilewright.graph.interpreter.evaluate import evaluate_kernel, numpy_dtype
+from tilewright.graph.interpreter.evaluate import evaluate_kernel
+from tilewright.graph.interpreter.numpy_math import numpy_dtype
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
 from tilewright.graph.records import KernelInfo, Opt
 from tilewright.graph.uop import UOp, const, index_const, memory_of

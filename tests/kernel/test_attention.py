@@ -20,7 +20,7 @@ from tilewright.backends.python.emulator import run_program
 from tilewright.base.dtype import DType
 from tilewright.base.errors import EmulatorError
 from tilewright.codegen.pipeline import lower
-from tilewright.graph.interpreter.evaluate import numpy_dtype
+from tilewright.graph.interpreter.numpy_math import numpy_dtype
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import map_graph

@@ -10,7 +10,7 @@ import numpy as np
 from tilewright import dtypes
 from tilewright.backends.python.emulator import run_program
 from tilewright.codegen.pipeline import lower
-from tilewright.graph.interpreter.evaluate import numpy_dtype
+from tilewright.graph.interpreter.numpy_math import numpy_dtype
 from tilewright.graph.kernels.block_attention import BlockAttention, Tile, forward_kernel
 from tilewright.graph.kernels.block_attention_gradient import gradient_kernel, padded_keys
 from tilewright.graph.ops import Ops, ParamArg

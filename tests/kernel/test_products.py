@@ -36,7 +36,7 @@ from tilewright.graph.walk import size_of
 from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.axes import stride, view_kernel
 from tilewright.kernel.optimise import prepare_kernel
-from tilewright.kernel.templates import product_sizes, products
+from tilewright.kernel.templates import packed_products, product_sizes, products
 from tilewright.kernel.templates.choose import choose_opts, consider_plans, make_least, opts_of
 from tilewright.kernel.templates.dot_tiles import utilisation
 from tilewright.kernel.templates.product_sizes import best_block, choose_tile, row_parts
@@ -53,7 +53,7 @@ TARGETS = {
 @pytest.fixture(autouse=True)
 def low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "MIN_PRODUCTS", 1)
-    monkeypatch.setattr(products, "MIN_SHARED", 1)
+    monkeypatch.setattr(packed_products, "MIN_SHARED", 1)
     monkeypatch.setattr(product_sizes, "MIN_SUM_BLOCK", 2)
     forget_kernels()
 
@@ -180,7 +180,7 @@ def test_the_innermost_loop_of_a_sum_is_unrolled(
     depth: int, amount: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sum over two axes ran at 11 GFLOP/s where one over a single axis ran at 26."""
-    monkeypatch.setattr(products, "SHORT_SUM", 1)  # short ones are not
+    monkeypatch.setattr(packed_products, "SHORT_SUM", 1)  # short ones are not
     sink = prepare_kernel(of_channels(depth=depth))
     found = []
     for opt in choose_opts(view_kernel(sink, TARGETS["NEON"])):
@@ -234,7 +234,7 @@ def test_a_product_is_blocked_for_registers_and_caches(shape: tuple[int, int, in
     keeps_the_cores_busy(made)
     reuses_its_loads(made, least=1.5)
     assert packs(made) == 1
-    assert max(panel_bytes(made)) <= target.core_cache_bytes // products.PANEL_SHARE + depth * target.line_bytes
+    assert max(panel_bytes(made)) <= target.core_cache_bytes // packed_products.PANEL_SHARE + depth * target.line_bytes
     assert not any(memory_of(load).arg.slot == 2 and AxisType.REDUCE in kinds(load) for load in operands(made.view))
 
 
@@ -256,13 +256,15 @@ def test_rows_of_stride_1_are_packed_too(size: int, is_whole: bool) -> None:
 @pytest.mark.parametrize("depth", [4096, 8192, 30000, 8191, 30011, 50257, 2 * 15013])
 def test_a_sum_whose_panel_is_too_long_is_blocked_outside_of_the_rows(depth: int, target: Target) -> None:
     made = Chosen(matrices(512, depth, 512, (depth, 1, 512, 1)), target)
-    is_long = products.LONG_SHARE * depth * product_sizes.MAX_VECTORS * target.vector_bytes > 1 << 20
+    is_long = packed_products.LONG_SHARE * depth * product_sizes.MAX_VECTORS * target.vector_bytes > 1 << 20
     assert (made.uses(OptOps.SPILL) == 1) is is_long
     assert packs(made) == 1
     assert max(panel_bytes(made)) <= 1 << 20
     if is_long:
         blocks = next(before.arg for before, after in itertools.pairwise(made.opts) if after.op is OptOps.SPILL)
-        room = target.core_cache_bytes // products.PANEL_SHARE // (product_sizes.MAX_VECTORS * target.vector_bytes)
+        room = (
+            target.core_cache_bytes // packed_products.PANEL_SHARE // (product_sizes.MAX_VECTORS * target.vector_bytes)
+        )
         assert room // 2 <= blocks <= room
 
 
@@ -271,7 +273,7 @@ def test_rows_of_stride_1_are_packed_in_large_blocks_whatever_their_number(rows:
     """A prime number of tiles has no divisor: blocks of equal length cover them, and the last one overlaps."""
     made = Chosen(matrices(rows, 256, 768, (1, rows, 768, 1)), LARGE_CACHES)
     assert packs(made) == 2
-    room = LARGE_CACHES.core_cache_bytes // products.PANEL_SHARE
+    room = LARGE_CACHES.core_cache_bytes // packed_products.PANEL_SHARE
     assert room // 4 <= min(panel_bytes(made)) <= 2 * room
     stays_in_limits(made)
 
@@ -366,7 +368,7 @@ def test_results_of_short_sums_are_written_by_whole_rows(rows: int, depth: int, 
     made = Chosen(matrices(rows, depth, 1236, (depth, 1, 1236, 1)), replace(LARGE_CACHES, cores=cores))
     outermost = stride(made.view.stores[0], made.view.axes[0])
     assert outermost is not None
-    assert (outermost % 1236 == 0) is (depth <= products.SHORT_SUM)
+    assert (outermost % 1236 == 0) is (depth <= packed_products.SHORT_SUM)
     assert packs(made) == 1
     keeps_the_cores_busy(made)
 
@@ -425,13 +427,13 @@ def test_the_thresholds_of_products(size: int, monkeypatch: pytest.MonkeyPatch) 
     """From MIN_PRODUCTS on a product is tiled as one, from MIN_SHARED on it is packed and parallel; right on either
     side of both."""
     monkeypatch.undo()
-    assert (products.MIN_PRODUCTS, products.MIN_SHARED) == (1 << 16, 1 << 20)
+    assert (products.MIN_PRODUCTS, packed_products.MIN_SHARED) == (1 << 16, 1 << 20)
     forget_kernels()
     ast = matrices(size, size, size, (size, 1, size, 1))
     plan = opts_of(products.CONTRACTION, view_kernel(prepare_kernel(ast), LARGE_CACHES))
     assert (plan is not None) is (size**3 >= products.MIN_PRODUCTS)
     opts = {opt.op for opt in plan or ()}
-    is_large = size**3 >= products.MIN_SHARED
+    is_large = size**3 >= packed_products.MIN_SHARED
     assert ({OptOps.THREAD, OptOps.STAGE} <= opts) is is_large
     assert ({OptOps.THREAD, OptOps.STAGE} & opts != set()) is is_large
     check(ast, None, ("CPU",), seed=size)
@@ -521,7 +523,7 @@ def test_what_is_no_product_of_matrices_is_left_to_others(ast: UOp) -> None:
 
 
 def test_a_small_product_is_neither_packed_nor_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "MIN_SHARED", 64**3 + 1)
+    monkeypatch.setattr(packed_products, "MIN_SHARED", 64**3 + 1)
     opts = choose_opts(view_kernel(matrices(64, 64, 64, (64, 1, 64, 1)), LARGE_CACHES))
     assert {opt.op for opt in opts} == {OptOps.UPCAST, OptOps.SWAP}
 
@@ -556,7 +558,7 @@ def test_rows_are_parted_where_blocks_are_too_few_for_the_cores() -> None:
 
 
 def test_a_long_part_is_shared_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "LONG_TASK", 1)
+    monkeypatch.setattr(packed_products, "LONG_TASK", 1)
     sink = prepare_kernel(batched(128))
     for opt in choose_opts(view_kernel(sink, replace(LARGE_CACHES, cores=4))):
         sink = apply_opt(sink, opt)

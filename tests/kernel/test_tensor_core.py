@@ -15,7 +15,7 @@ from tilewright.backends.python.emulator import run_program
 from tilewright.base.dtype import DType
 from tilewright.base.target import Target, TensorCore
 from tilewright.codegen.pipeline import lower
-from tilewright.graph.interpreter.evaluate import cast_array, numpy_dtype
+from tilewright.graph.interpreter.numpy_math import cast_array, numpy_dtype
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.simplify import simplify

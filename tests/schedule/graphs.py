@@ -13,7 +13,8 @@ from tilewright import Tensor
 from tilewright.base.dtype import DType, dtypes
 from tilewright.engine.execution.realize import realize, schedule
 from tilewright.graph import build
-from tilewright.graph.interpreter.evaluate import evaluate_all, numpy_dtype
+from tilewright.graph.interpreter.evaluate import evaluate_all
+from tilewright.graph.interpreter.numpy_math import numpy_dtype
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Schedule
 from tilewright.graph.uop import UOp

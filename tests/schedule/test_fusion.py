@@ -33,7 +33,8 @@ from tilewright.codegen.pipeline import estimate_work
 from tilewright.engine.execution.realize import schedule
 from tilewright.engine.planning.plan import forget_schedules
 from tilewright.graph import build
-from tilewright.graph.interpreter.evaluate import evaluate_kernel, numpy_dtype
+from tilewright.graph.interpreter.evaluate import evaluate_kernel
+from tilewright.graph.interpreter.numpy_math import numpy_dtype
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.records import Access, Item, Schedule, Slot
 from tilewright.graph.uop import UOp

@@ -12,7 +12,8 @@ from tilewright.backends.cuda.device import cuda_target
 from tilewright.base.dtype import DType
 from tilewright.base.target import Target
 from tilewright.engine.execution.realize import _bind
-from tilewright.graph.interpreter.evaluate import cast_array, evaluate
+from tilewright.graph.interpreter.evaluate import evaluate
+from tilewright.graph.interpreter.numpy_math import cast_array
 from tilewright.graph.ops import Ops
 from tilewright.graph.walk import toposort
 from tilewright.schedule.operand_order import order_operands

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from tilewright.graph import build
-from tilewright.graph.interpreter.evaluate import evaluate, numpy_dtype
+from tilewright.graph.interpreter.evaluate import evaluate
+from tilewright.graph.interpreter.numpy_math import numpy_dtype
 from tilewright.graph.ops import Ops
 from tilewright.graph.verification.verify import verify_tensor_graph
 from tilewright.graph.walk import toposort

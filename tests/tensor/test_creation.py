@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tilewright.base.dtype import dtypes
-from tilewright.graph.interpreter.evaluate import numpy_dtype
+from tilewright.graph.interpreter.numpy_math import numpy_dtype
 from tilewright.graph.ops import Ops
 from tilewright.graph.walk import toposort
 from tilewright.tensor.tensor import Tensor

@@ -30,5 +30,3 @@ def _constructor(name: str, *modules: str) -> Callable[..., Digest]:
 
 blake2b = _constructor("blake2b", "_blake2")
 sha256 = _constructor("sha256", "_sha2", "_sha256")
-
-__all__ = ["blake2b", "sha256"]

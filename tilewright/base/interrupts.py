@@ -57,6 +57,3 @@ def _hear_dropped(dropped: Any, others: Any = sys.unraisablehook) -> None:
 
 
 sys.unraisablehook = _hear_dropped
-
-
-__all__ = ["shielded"]

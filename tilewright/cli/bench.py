@@ -148,6 +148,3 @@ def run_script(script: Script) -> tuple[list[KernelRun], int]:
     with watch_runs() as runs:
         outcome = script.run_to_end()
     return runs, outcome.status
-
-
-__all__ = ["BenchRequest", "run_bench", "workload_names"]

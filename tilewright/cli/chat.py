@@ -203,6 +203,3 @@ def _interrupts(running: Request) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-__all__ = ["ChatRequest", "describe", "run_chat", "run_generate"]

@@ -88,6 +88,3 @@ def models() -> None:
 def add_commands(app: typer.Typer) -> None:
     for command in (chat, generate, models):
         app.command()(command)
-
-
-__all__ = ["add_commands"]

@@ -263,6 +263,3 @@ def sessions(
 
 def main() -> None:
     app(prog_name="tilewright")
-
-
-__all__ = ["app", "main"]

@@ -71,6 +71,3 @@ def run_mcp() -> None:
         make_server(workbench).run("stdio")
     finally:
         workbench.close()
-
-
-__all__ = ["make_server", "run_mcp"]

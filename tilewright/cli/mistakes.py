@@ -25,6 +25,3 @@ def mistakes() -> Iterator[None]:
             f"{error.operation}: {error.message}{remedy}", markup=False
         )
         raise typer.Exit(USER_MISTAKE) from error
-
-
-__all__ = ["USER_MISTAKE", "mistakes"]

@@ -20,6 +20,3 @@ def models_table() -> Table:
         where = str(cached_path(model)) if is_fetched(model) else "no"
         table.add_row(name, model.title, f"{model.size / _MEGABYTE:,.0f} MB", model.licence, escape(where))
     return table
-
-
-__all__ = ["models_table"]

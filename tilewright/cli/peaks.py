@@ -186,6 +186,3 @@ def _best_run(work: Callable[[], object], rounds: int) -> Work:
     if best.seconds <= 0:
         raise UnsupportedError("bench", "the kernels of this device take no time", "name a device that runs them")
     return best
-
-
-__all__ = ["Peaks", "machine_peaks", "measure_peaks"]

@@ -90,6 +90,3 @@ def _label(axes: Any, rows: tuple[Row, ...]) -> None:
     box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "#cccccc"}
     corner = {"transform": axes.transAxes, "ha": "right", "va": "bottom", "ma": "left", "fontsize": 8, "bbox": box}
     axes.text(0.985, 0.02, "\n".join(lines), **corner)
-
-
-__all__ = ["check_plotting", "save_roofline"]

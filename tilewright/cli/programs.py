@@ -99,6 +99,3 @@ def find_program(operation: str, given: tuple[str, ...], module: str) -> Script:
     if not script.is_there():
         raise FileError(operation, f"there is no script {given[0]}", "name a file that exists")
     return script
-
-
-__all__ = ["Outcome", "Script", "find_program"]

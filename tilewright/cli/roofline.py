@@ -179,6 +179,3 @@ def cells(row: Row) -> tuple[str, ...]:
         f"{row.share:.0%}",
         describe.show_seconds(row.loss_seconds),
     )
-
-
-__all__ = ["Report", "Row", "report_runs"]

@@ -65,6 +65,3 @@ def with_key(settings: Settings, key_file: Path | None) -> Settings:
     if not lines or not lines[0].strip():
         raise ConfigError("serve", f"{key_file} is empty", "write the key into its first line")
     return replace(settings, api_key=lines[0].strip())
-
-
-__all__ = ["ServeRequest", "run_serve"]

@@ -178,6 +178,3 @@ def stats_values(timeline: Timeline) -> dict[str, object]:
         "peak_memory": peak_memory(timeline),
         "notes": list(timeline.notes),
     }
-
-
-__all__ = ["print_stats", "read_timeline", "rows_of", "stats_values"]

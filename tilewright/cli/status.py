@@ -65,6 +65,3 @@ def clear_cache() -> str:
 
 def _megabytes(count: int) -> str:
     return f"{count / MEGABYTE:.1f} MB"
-
-
-__all__ = ["clear_cache", "describe_cache", "devices_table"]

@@ -72,6 +72,3 @@ def print_lines(trace: Trace, depth: int) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         sys.stderr.close()
-
-
-__all__ = ["TraceRequest", "run_trace", "trace_program"]

@@ -111,6 +111,3 @@ class PageHandler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *arguments: object) -> None:
         """Prints nothing."""
-
-
-__all__ = ["PageServer", "VizRequest", "run_viz"]

@@ -76,48 +76,32 @@ def _decompose_node(node: UOp, src: tuple[UOp, ...], arguments: dict[UOp, UOp], 
 
 
 def _divide(node: UOp, native: frozenset[str]) -> UOp:
-    """Floor division; 0 for a divisor of 0; the least integer divided by -1 wraps to itself."""
+    """Floor division, or its remainder, which has the divisor's sign; both are 0 for a divisor of 0. The least integer
+    divided by -1 wraps to itself."""
     left, right = node.src
+    is_quotient = node.op is Ops.IDIV
     if left.vmin >= 0 and right.vmin > 0:
         return node
     divisor = int(right.arg) if right.is_const else 0
     if divisor > 0:
         # Not in index maths, where the bounds are needed: a shift has none.
         if node.dtype is not dtypes.index and divisor & (divisor - 1) == 0:
-            return left >> (divisor.bit_length() - 1)
+            return left >> (divisor.bit_length() - 1) if is_quotient else left & (divisor - 1)
         shift = _shift_to_positive(left, divisor)
         if shift is not None:
-            return (left + shift * divisor) // right - shift
+            moved = left + shift * divisor
+            return moved // right - shift if is_quotient else moved % right
     if right.vmin > 0:
-        return _divide_by_positive(left, right)
+        quotient = _divide_by_positive(left, right)
+        return quotient if is_quotient else left - quotient * right
     quotient, remainder = _divide_magnitudes(left, right, native)
     if not node.dtype.is_unsigned:
-        differ = (left < 0) ^ (right < 0)
-        rounded = quotient + (differ & remainder.ne(0)).cast(quotient.dtype)
+        differ, is_inexact = (left < 0) ^ (right < 0), remainder.ne(0)
+        rounded = quotient + (differ & is_inexact).cast(quotient.dtype)
         quotient = differ.where(quotient.const_like(0) - rounded, quotient)
-    return right.eq(0).where(node.const_like(0), quotient.cast(node.dtype))
-
-
-def _modulo(node: UOp, native: frozenset[str]) -> UOp:
-    """The remainder of the floor division, with the divisor's sign; 0 for a divisor of 0."""
-    left, right = node.src
-    if left.vmin >= 0 and right.vmin > 0:
-        return node
-    divisor = int(right.arg) if right.is_const else 0
-    if divisor > 0:
-        if node.dtype is not dtypes.index and divisor & (divisor - 1) == 0:
-            return left & (divisor - 1)
-        shift = _shift_to_positive(left, divisor)
-        if shift is not None:
-            return (left + shift * divisor) % right
-    if right.vmin > 0:
-        return left - _divide_by_positive(left, right) * right
-    _, remainder = _divide_magnitudes(left, right, native)
-    if not node.dtype.is_unsigned:
-        differ = ((left < 0) ^ (right < 0)) & remainder.ne(0)
-        remainder = differ.where(_magnitude(right) - remainder, remainder)
+        remainder = (differ & is_inexact).where(_magnitude(right) - remainder, remainder)
         remainder = (right < 0).where(remainder.const_like(0) - remainder, remainder)
-    return right.eq(0).where(node.const_like(0), remainder.cast(node.dtype))
+    return right.eq(0).where(node.const_like(0), (quotient if is_quotient else remainder).cast(node.dtype))
 
 
 def _shift_to_positive(left: UOp, divisor: int) -> int | None:
@@ -247,7 +231,7 @@ def _threefry(node: UOp, _native: frozenset[str]) -> UOp:
 BUILDERS_OF_WIDE = frozenset({"IDIV", "MOD", "SHL", "SHR", "SATURATING_CAST", "THREEFRY"})
 BUILDERS: dict[Op, Builder] = {
     Ops.IDIV: _divide,
-    Ops.MOD: _modulo,
+    Ops.MOD: _divide,
     Ops.SHL: _shift,
     Ops.SHR: _shift,
     Ops.MAX: _extremum,

@@ -13,10 +13,6 @@ from tilewright.graph.walk import map_graph, substitute, toposort
 Nest = tuple[frozenset[UOp], frozenset[UOp]]
 
 
-def nest_of(node: UOp) -> Nest:
-    return frozenset(filter(is_loop, node.src[1:])), frozenset(filter(is_loop, node.ranges))
-
-
 def separate_loops(sink: UOp) -> UOp:
     """
     before: sum over r1, r2 of a[r1*9 + r2]  +  sum over r2 of b[r2]
@@ -26,7 +22,7 @@ def separate_loops(sink: UOp) -> UOp:
     others: dict[UOp, Nest] = {}
     for node in nodes:
         if node.op is Ops.REDUCE:
-            nest = nest_of(node)
+            nest = frozenset(filter(is_loop, node.src[1:])), frozenset(filter(is_loop, node.ranges))
             if any(owners.setdefault(loop, nest) != nest for loop in nest[0]):
                 others[node] = nest
     if not others:

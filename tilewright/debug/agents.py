@@ -159,6 +159,3 @@ def _shortened(value: Any) -> Any:
     if isinstance(value, list):
         return [_shortened(each) for each in value]
     return _cut(value, SHORT) if isinstance(value, str) else value
-
-
-__all__ = ["PARTS", "Workbench"]

@@ -128,6 +128,3 @@ def _timeline(events: list[Values], other: Values) -> Timeline:
                 run = Run(event["cat"], event["name"], args["device"], *times, *work, line, thread, None, None, names)
                 runs.append(run)
     return Timeline(str(other["program"]), tuple(runs), tuple(spans), tuple(memory), tuple(map(str, other["notes"])))
-
-
-__all__ = ["chrome_values", "read_profile", "write_profile"]

@@ -38,7 +38,7 @@ class ExplainedKernel:
 class Stages:
     """The result of each stage for an expression."""
 
-    graph: str  # the nodes of the tensors; `graph.show.parse` reads it back
+    graph: str  # the nodes of the tensors; `graph.text.parse` reads it back
     items: tuple[str, ...]  # the schedule, an item a line
     kernels: tuple[ExplainedKernel, ...]  # of the items that are kernels, in order
     stage_times: dict[str, int]  # nanoseconds: binding and scheduling, then the stages of all kernels together

@@ -65,5 +65,3 @@ def _duration(event: Event) -> int:
 _profiler = Profiler()
 note_event = _profiler.note_event
 atexit.register(_profiler.write)
-
-__all__ = ["DEFAULT_FILE", "note_event"]

@@ -165,6 +165,3 @@ def plain_command(target: Target) -> list[str]:
     if target.kind == "repro":
         return [sys.executable, "-m", "tilewright", "replay", *target.words]
     return target.command
-
-
-__all__ = ["Proposal", "parse_proposals", "propose", "try_proposals"]

@@ -28,7 +28,8 @@ from tilewright.engine.execution.realize import realize
 from tilewright.engine.execution.run import Execution
 from tilewright.engine.execution.watchers import Run, run_watchers
 from tilewright.graph import build
-from tilewright.graph.interpreter.evaluate import evaluate_all, numpy_dtype
+from tilewright.graph.interpreter.evaluate import evaluate_all
+from tilewright.graph.interpreter.numpy_math import numpy_dtype
 from tilewright.graph.kernels.custom import updated_source
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import KernelInfo, Opt, Param

@@ -13,7 +13,8 @@ import numpy as np
 from tilewright.base.dtype import DType
 from tilewright.base.errors import TilewrightError
 from tilewright.engine.compilation.difference import differing, tolerance_of
-from tilewright.graph.interpreter.evaluate import cast_array, float_sum
+from tilewright.graph.interpreter.evaluate import float_sum
+from tilewright.graph.interpreter.numpy_math import cast_array
 
 Array = np.ndarray[Any, Any]
 # Errors of the interpreter for a graph that it has no rule for.

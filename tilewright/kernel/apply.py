@@ -94,6 +94,3 @@ def memory_limit(target: Target) -> int:
 def describe_axes(view: KernelView) -> str:
     sizes = (size_of(axis) if is_counted(axis) else "computed" for axis in view.axes)
     return ", ".join(f"{n}:{axis.arg.kind.name}({size})" for n, (axis, size) in enumerate(zip(view.axes, sizes)))
-
-
-__all__ = ["apply_opt", "candidate_opts", "check_limits", "describe_axes", "fits_target"]

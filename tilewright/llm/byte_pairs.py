@@ -127,6 +127,3 @@ def load_library() -> Any:
         remedy = "install it: `pip install tokenizers`, or `pip install 'tilewright[llm]'`"
         raise UnsupportedError("tokenizer", "the package tokenizers is not installed", remedy) from error
     return tokenizers
-
-
-__all__ = ["PreTokenizer", "byte_pair_encoder", "bytes_of_piece", "load_library", "pre_tokenizer"]

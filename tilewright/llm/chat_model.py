@@ -105,6 +105,3 @@ def _tokenizer_source(loaded: LoadedModel) -> dict[str, Any] | Path:
     if not beside.is_file():
         raise FileError("tokenizer", f"{loaded.path!r} has no tokenizer", f"put {beside.name} beside it")
     return beside
-
-
-__all__ = ["ChatModel", "open_model"]

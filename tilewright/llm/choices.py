@@ -74,6 +74,3 @@ def _gradient(slopes: list[Tensor], indices: Tensor, *given: Tensor) -> tuple[Te
     columns = Tensor.arange(numbers.shape[1], dtype=dtypes.int32, device=numbers.device)
     is_taken = indices.unsqueeze(-1) == columns
     return (None, None, None, is_taken.where(slopes[1].unsqueeze(-1), 0.0).sum(1))
-
-
-__all__ = ["largest"]

@@ -272,6 +272,3 @@ def _common(held: Sequence[int], prompt: Sequence[int]) -> int:
             break
         count += 1
     return count
-
-
-__all__ = ["DEFAULT_CONTEXT", "Generator", "Request"]

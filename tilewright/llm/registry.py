@@ -286,6 +286,3 @@ def _from_hub(name: str) -> Path:
     except Exception as error:  # of several libraries below this one
         reason = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
         raise FileError("model", f"{name!r} cannot be fetched: {reason}", "check the name and the network") from error
-
-
-__all__ = ["DEFAULT", "MODELS", "Model", "Part", "cached_path", "fetch_model", "find_model", "is_fetched"]

@@ -198,6 +198,3 @@ def _not_a_number(logits: Row, highest: float) -> GenerationError:
         what = f"{int(np.isnan(logits).sum())} of {len(logits)} logits are NaN and {int(np.isposinf(logits).sum())} inf"
     remedy = "the weights are damaged or overflow this dtype: fetch the file again, or load it in float32"
     return GenerationError("sampling", f"the model gave no probabilities: {what}", remedy)
-
-
-__all__ = ["Sampler", "Sampling"]

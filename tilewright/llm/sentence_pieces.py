@@ -66,6 +66,3 @@ def _merge(text: str, pieces: Mapping[str, int], scores: Sequence[float]) -> lis
         if before[left] >= 0:
             consider(before[left])
     return [part for part in parts if part]
-
-
-__all__ = ["SPACE", "Encode", "sentence_piece_encoder"]

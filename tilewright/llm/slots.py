@@ -246,6 +246,3 @@ def has_symbolic_sizes(device: str) -> bool:
         return bool(jit(lambda end: memory[:end].sum().realize(), symbolic={"end": (1, 8)})(3).item() == 3)
     except TilewrightError:
         return False
-
-
-__all__ = ["PIECES", "CacheRows", "Scores", "Slots", "has_symbolic_sizes", "piece_size"]

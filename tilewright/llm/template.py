@@ -124,6 +124,3 @@ def need_template(template: ChatTemplate | None, model: str) -> ChatTemplate:
         message = f"{model} has no chat template: it continues texts and was not trained to answer"
         raise UnsupportedError("chat", message, f"`tilewright generate {model} 'Once upon a time'`")
     return template
-
-
-__all__ = ["ChatTemplate", "Message", "check_message", "load_template", "need_template"]

@@ -301,6 +301,3 @@ def _guard(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         return _checked(function(*args, **kwargs))
 
     return guarded
-
-
-__all__ = ["MAX_SIZE", "MAX_STEPS", "compile_template"]

@@ -93,6 +93,3 @@ def check_stop_strings(stop: Iterable[str]) -> tuple[str, ...]:
     if len(strings) > MAX_STOP_STRINGS:
         raise ConfigError("stop strings", f"there are {len(strings)}", f"give at most {MAX_STOP_STRINGS}")
     return strings
-
-
-__all__ = ["TextStream", "TokenStream", "check_stop_strings"]

@@ -241,6 +241,3 @@ def tokenizer_of_stories(path: Path) -> Tokenizer:
     pieces[:3] = "<unk>", "<s>", "</s>"
     kinds = [CONTROL if token < 3 else BYTE if _is_byte(piece) else NORMAL for token, piece in enumerate(pieces)]
     return _sentence_pieces(pieces, kinds, scores, 0, True, True, bos=_STORIES_BOS, eos=_STORIES_EOS)
-
-
-__all__ = ["load_tokenizer", "read_settings", "tokenizer_of_facts", "tokenizer_of_folder", "tokenizer_of_stories"]

@@ -364,6 +364,3 @@ def _new_pool() -> Pool:
 
 def open_device(name: str) -> CpuDriver:
     return CpuDriver()
-
-
-__all__ = ["CpuDriver", "cpu_target", "open_device"]

@@ -19,13 +19,14 @@ from tilewright.backends.cuda.launches import CudaKernel, CudaRunner
 from tilewright.backends.cuda.library import CudaError
 from tilewright.backends.cuda.memory import CudaMemory, Pool, Staging
 from tilewright.backends.cuda.nvrtc import compile_text, toolchain
-from tilewright.backends.cuda.renderer import CudaLanguage, dynamic_local_bytes
+from tilewright.backends.cuda.renderer import CudaLanguage
 from tilewright.backends.cuda.tile_plan import plan_ring
 from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import InternalError
 from tilewright.base.target import ALL_DTYPES, ATOMIC_DTYPES, BASIC_OPS, SMALL_FLOATS, Target
 from tilewright.codegen.c_style.launch import argument_slots, plan_launch
+from tilewright.codegen.c_style.simt import dynamic_local_bytes
 from tilewright.graph.records import Program
 from tilewright.runtime.device import Address, Driver
 
@@ -193,6 +194,3 @@ def open_device(name: str) -> CudaDriver:
     toolchain()  # raises where the compiler is missing, before any card is opened
     number = name.partition(":")[2]
     return CudaDriver(Card(int(number) if number else 0))
-
-
-__all__ = ["CudaDriver", "cuda_target", "open_device"]

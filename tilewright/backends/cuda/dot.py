@@ -19,8 +19,9 @@ from tilewright.backends.cuda.fetched_chain import render_chain
 from tilewright.backends.cuda.renderer import CudaLanguage, render
 from tilewright.backends.cuda.tile_plan import plan_ring
 from tilewright.backends.cuda.tile_renderer import TileRenderer
+from tilewright.codegen.c_style.expressions import Expression
 from tilewright.codegen.c_style.launch import Launch
-from tilewright.codegen.c_style.renderer import CStyleRenderer, Expression
+from tilewright.codegen.c_style.renderer import CStyleRenderer
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Param, Program

@@ -199,6 +199,3 @@ def driver_library() -> Library:
 
 def _no_device(reason: str) -> Unavailable:
     return Unavailable(reason, "run on a machine with an NVIDIA card and its driver")
-
-
-__all__ = ["OUT_OF_MEMORY", "CudaError", "KernelNodeParams", "Library", "driver_library"]

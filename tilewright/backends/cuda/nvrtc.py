@@ -140,6 +140,3 @@ def compile_text(source: str, arch: str, what: str = "CUBIN", more: Sequence[str
     if status:
         raise CompileError(f"NVRTC: {log.strip() or f'status {status}'}", source=source)
     return output
-
-
-__all__ = ["compile_text", "nvrtc", "toolchain"]

@@ -119,7 +119,7 @@ def open_parts(ring: TileRing) -> list[str]:
     count = _instructions(ring) * blocks
     left, right = _planes(ring, 0, 0, f"n / {blocks}", f"n % {blocks}" if blocks > 1 else "")
     return [
-        f"float step_sum[{_registers(ring)}];",
+        f"float step_sum[{ring.registers}];",
         "const auto end_step = [&](const word place) {",
         f"  float product[2][{BLOCK_REGISTERS}];",
         "  #pragma unroll",
@@ -137,7 +137,7 @@ def open_parts(ring: TileRing) -> list[str]:
         f"      step_sum[(n - 1) % {blocks} * {BLOCK_REGISTERS} + i] += product[(n - 1) % 2][i];",
         "  }",
         "  #pragma unroll",
-        f"  for (int n = 0; n < {_registers(ring)}; n++) acc[n] += step_sum[n];",
+        f"  for (int n = 0; n < {ring.registers}; n++) acc[n] += step_sum[n];",
         "};",
     ]
 
@@ -153,10 +153,6 @@ def start_step(ring: TileRing, place: str) -> list[str]:
             f"  multiply(step_sum, {left}, {right}, {'1' if number else 'part > 0'});",
         ]
     return ["{", *(f"  {line}" for line in [*lines, "products_sent();"]), "}"]
-
-
-def _registers(ring: TileRing) -> int:
-    return ring.core.rows * ring.core.columns // ring.core.threads
 
 
 def _instructions(ring: TileRing) -> int:
@@ -193,7 +189,7 @@ def _described(layout: TileLayout, place: str, step: str, itemsize: int) -> str:
 
 def finish(ring: TileRing) -> list[str]:
     """Takes the scale off the sums, and computes those that are not finite once more."""
-    is_one, count = ring.step is None, _registers(ring)
+    is_one, count = ring.step is None, ring.registers
     return [
         "bool is_special = false;",
         "#pragma unroll",
@@ -221,7 +217,7 @@ def _all_plain_steps(ring: TileRing) -> list[str]:
         *(f"  {line}" for line in _multiply_plain(ring)),
         "  bool is_known = true;",
         "  #pragma unroll",
-        f"  for (int n = 0; n < {_registers(ring)}; n++) is_known &= is_finite(acc[n]) || step_sum[n] != step_sum[n];",
+        f"  for (int n = 0; n < {ring.registers}; n++) is_known &= is_finite(acc[n]) || step_sum[n] != step_sum[n];",
         "  if (__syncthreads_and(is_known)) break;",
         "}",
     ]

@@ -8,7 +8,7 @@ from typing import ClassVar
 from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen.c_style.expressions import Expression
 from tilewright.codegen.c_style.renderer import CStyleRenderer
-from tilewright.codegen.c_style.simt import SimtLanguage, dynamic_local_bytes
+from tilewright.codegen.c_style.simt import SimtLanguage
 from tilewright.graph.ops import AddrSpace, Ops
 from tilewright.graph.records import Param, Program
 from tilewright.graph.spec import Op
@@ -95,6 +95,3 @@ def _widening(small: DType) -> str:
 
 def render(program: Program, is_restricted: bool = True) -> str:
     return CStyleRenderer(program, CudaLanguage(program, is_restricted)).render()
-
-
-__all__ = ["CudaLanguage", "dynamic_local_bytes", "render"]

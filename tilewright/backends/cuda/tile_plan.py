@@ -37,6 +37,11 @@ class TileRing:
         return 1 if self.step is None else size_of(self.step)
 
     @property
+    def registers(self) -> int:
+        """Elements of a tile that one thread holds."""
+        return self.core.rows * self.core.columns // self.core.threads
+
+    @property
     def planes(self) -> int:
         """Of an operand's tile: one for each part. Where one step is all of the sum, the numbers themselves stay too;
         otherwise they are staged again where they are needed."""

@@ -46,18 +46,9 @@ __device__ inline void products_done() { asm volatile("wgmma.wait_group.sync.ali
 
 
 def groups(ring: TileRing) -> int:
-    """Work-groups of a multiprocessor that the compiler leaves registers for."""
-    return 1 if held_registers(ring) > 96 else 2
-
-
-def registers(ring: TileRing) -> int:
-    """Elements of a tile that one thread holds."""
-    return ring.core.rows * ring.core.columns // ring.core.threads
-
-
-def held_registers(ring: TileRing) -> int:
-    """Those of the sums, and of one step of them where it is added apart."""
-    return registers(ring) * (2 if ring.core.parts > 1 else 1)
+    """Work-groups of a multiprocessor that the compiler leaves registers for: those of the sums, and of one step of
+    them where it is added apart."""
+    return 1 if ring.registers * (2 if ring.core.parts > 1 else 1) > 96 else 2
 
 
 def register(ring: TileRing, row: int, column: int) -> int:
@@ -91,9 +82,9 @@ def is_summed_fast(layout: TileLayout) -> bool:
 def open_ring(ring: TileRing) -> list[str]:
     return [
         f"unsigned char* const ring = dynamic_shared + (-shared_address(dynamic_shared) & {ALIGNMENT - 1});",
-        f"float acc[{registers(ring)}];",
+        f"float acc[{ring.registers}];",
         "#pragma unroll",
-        f"for (int n = 0; n < {registers(ring)}; n++) acc[n] = 0.0f;",
+        f"for (int n = 0; n < {ring.registers}; n++) acc[n] = 0.0f;",
         *(part_text.open_parts(ring) if ring.core.parts > 1 else []),
     ]
 

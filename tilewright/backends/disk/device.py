@@ -106,6 +106,3 @@ def _grow(handle: int, nbytes: int) -> None:
 
 def open_device(name: str) -> DiskDriver:
     return DiskDriver(name.partition(":")[2])
-
-
-__all__ = ["DiskDriver", "open_device"]

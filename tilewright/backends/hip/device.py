@@ -10,6 +10,3 @@ def open_device(name: str) -> Driver:
     raise Unavailable(
         "kernels are rendered as HIP text, which no AMD card has run yet; there is no driver", "use another device"
     )
-
-
-__all__ = ["open_device"]

@@ -44,6 +44,3 @@ class HipLanguage(SimtLanguage):
 
 def render(program: Program) -> str:
     return CStyleRenderer(program, HipLanguage(program)).render()
-
-
-__all__ = ["HipLanguage", "hip_target", "render"]

@@ -197,6 +197,3 @@ def render(program: Program) -> str:
 
 def open_device(name: str) -> MetalDriver:
     return MetalDriver()
-
-
-__all__ = ["MetalDriver", "metal_target", "open_device", "render"]

@@ -98,6 +98,3 @@ class NullDriver(Driver):
 
 def open_device(name: str) -> NullDriver:
     return NullDriver()
-
-
-__all__ = ["NullDriver", "open_device"]

@@ -240,6 +240,3 @@ class OpenCLDriver(Driver):
 
 def open_device(name: str) -> OpenCLDriver:
     return OpenCLDriver(int(name.partition(":")[2] or 0))
-
-
-__all__ = ["OpenCLDriver", "open_device", "opencl_target"]

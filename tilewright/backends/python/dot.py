@@ -12,8 +12,7 @@ from tilewright.backends.python import access
 from tilewright.backends.python.access import Site
 from tilewright.backends.python.memory import View
 from tilewright.base.errors import EmulatorError
-from tilewright.graph.interpreter.evaluate import cast_array, numpy_dtype
-from tilewright.graph.interpreter.numpy_math import Array
+from tilewright.graph.interpreter.numpy_math import Array, cast_array, numpy_dtype
 from tilewright.graph.uop import UOp
 
 # Operands in parts are multiplied by it: the last bit of any float32 is then one that bfloat16 has.

@@ -12,7 +12,7 @@ from tilewright.backends.python.device import python_target
 from tilewright.backends.python.emulator import run_program
 from tilewright.base.errors import UnwrittenOutputError
 from tilewright.base.records import NamedTuple
-from tilewright.graph.interpreter.evaluate import numpy_dtype
+from tilewright.graph.interpreter.numpy_math import numpy_dtype
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import memory_of

@@ -19,8 +19,8 @@ from tilewright.backends.python.launch import GROUP_AXIS, THREAD_AXIS, Launch
 from tilewright.backends.python.memory import View, make_parameter_views, make_slot_views
 from tilewright.backends.python.plan import is_loop, make_plan
 from tilewright.base.errors import EmulatorError, InternalError
-from tilewright.graph.interpreter.evaluate import evaluate, numpy_dtype
-from tilewright.graph.interpreter.numpy_math import Array
+from tilewright.graph.interpreter.evaluate import evaluate
+from tilewright.graph.interpreter.numpy_math import Array, numpy_dtype
 from tilewright.graph.ops import AxisType, Ops, ParamArg
 from tilewright.graph.records import Program
 from tilewright.graph.spec import Op

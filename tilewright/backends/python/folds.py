@@ -11,8 +11,7 @@ from tilewright.backends.python.access import Site
 from tilewright.backends.python.launch import FIRST_TILE_AXIS, GROUP_AXIS, THREAD_AXIS, Launch
 from tilewright.base.dtype import DType
 from tilewright.base.errors import EmulatorError, InternalError, UninitialisedReadError
-from tilewright.graph.interpreter.evaluate import NumpyMath, bitcast_array, cast_array, numpy_dtype
-from tilewright.graph.interpreter.numpy_math import Array
+from tilewright.graph.interpreter.numpy_math import Array, NumpyMath, bitcast_array, cast_array, numpy_dtype
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from tilewright.base.errors import InternalError
-from tilewright.graph.interpreter.evaluate import numpy_dtype
-from tilewright.graph.interpreter.numpy_math import Array
+from tilewright.graph.interpreter.numpy_math import Array, numpy_dtype
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp
 

@@ -15,8 +15,7 @@ import numpy as np
 
 from tilewright.backends.python.launch import Launch
 from tilewright.base.records import NamedTuple, mutable_record
-from tilewright.graph.interpreter.evaluate import numpy_dtype
-from tilewright.graph.interpreter.numpy_math import Array
+from tilewright.graph.interpreter.numpy_math import Array, numpy_dtype
 from tilewright.graph.uop import UOp
 
 # Slots begin at multiples of the largest dtype, as they do on every device.

@@ -125,6 +125,3 @@ class WebGpuDriver(Driver):
 
 def open_device(name: str) -> WebGpuDriver:
     return WebGpuDriver(open_adapter())
-
-
-__all__ = ["WebGpuDriver", "open_device"]

@@ -343,6 +343,3 @@ class WgslLanguage(Language):
             bits = Expression(f"pack2x16float(vec2<f32>(f32({operand.text}), 0.0f))")
             return self.cast(dtypes.uint16, target, bits)
         return Expression(f"bitcast<{self.type_name(target)}>({operand.text})")
-
-
-__all__ = ["ENTRY", "WORD_BITS", "WgslLanguage", "infix"]

@@ -12,8 +12,9 @@ from tilewright.backends.webgpu.storage import WgslMemory
 from tilewright.base.dtype import DType, Scalar, cast_scalar
 from tilewright.base.target import WIDE_INTEGERS
 from tilewright.codegen.c_style.emitter import element_name
+from tilewright.codegen.c_style.expressions import Expression
 from tilewright.codegen.c_style.folds import fold_body
-from tilewright.codegen.c_style.renderer import CStyleRenderer, Expression
+from tilewright.codegen.c_style.renderer import CStyleRenderer
 from tilewright.graph.interpreter.scalar import ScalarMath
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program

@@ -388,6 +388,3 @@ def may_wrap(node: UOp) -> bool:
         products = [left * right for left in (low, high) for right in (other_low, other_high)]
         found = (min(products), max(products))
     return not (node.dtype.min <= found[0] and found[1] <= node.dtype.max)
-
-
-__all__ = ["CStyleRenderer", "Expression", "Language", "may_wrap"]

@@ -159,6 +159,3 @@ def place_locals(program: Program) -> dict[str, int]:
 def _rounded(memory: UOp) -> int:
     nbytes = int(memory.arg.size) * memory.dtype.itemsize
     return -(-nbytes // LOCAL_ALIGNMENT) * LOCAL_ALIGNMENT
-
-
-__all__ = ["SimtLanguage", "dynamic_local_bytes"]

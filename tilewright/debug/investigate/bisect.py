@@ -176,16 +176,12 @@ def _name_temp(repro: Repro, number: int) -> Finding:
     return Finding("memory", "place_temps", text, str(_scheduled(repro, REUSE_LIMIT=0).offsets), str(plan.offsets))
 
 
-def _count_items(repro: Repro) -> int:
-    return len(_scheduled(repro).items)
-
-
 def find_missing_wait(repro: Repro) -> Finding | None:
     """The first item that has to be waited for, where waiting for each makes the repro right."""
     kind = try_repro(repro).kind
     if not kind or try_repro(repro, {"SERIAL_LIMIT": -1}).kind:
         return None
-    bad, good = 0, in_child(lambda: _count_items(repro), 60.0).get("value", 0)
+    bad, good = 0, in_child(lambda: len(_scheduled(repro).items), 60.0).get("value", 0)
     while good - bad > 1:
         middle = (good + bad) // 2
         if try_repro(repro, {"SERIAL_LIMIT": middle}).kind:

@@ -16,7 +16,8 @@ from tilewright.debug.replay import bindings_of, computed_values
 from tilewright.debug.sum_order import CANNOT, Array
 from tilewright.engine.compilation.difference import find_difference
 from tilewright.engine.compilation.verify import REFERENCE_DEVICE
-from tilewright.graph.interpreter.evaluate import evaluate, evaluate_all, numpy_dtype
+from tilewright.graph.interpreter.evaluate import evaluate, evaluate_all
+from tilewright.graph.interpreter.numpy_math import numpy_dtype
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.records import Item, Schedule
 from tilewright.graph.sizes import fixed_graph

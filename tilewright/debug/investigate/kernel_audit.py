@@ -13,7 +13,8 @@ from tilewright.debug.investigate.equivalence import ORDERED
 from tilewright.debug.investigate.finding import Finding
 from tilewright.debug.sum_order import CANNOT, Array
 from tilewright.engine.compilation.verify import run_unoptimised
-from tilewright.graph.interpreter.evaluate import evaluate_all, numpy_dtype
+from tilewright.graph.interpreter.evaluate import evaluate_all
+from tilewright.graph.interpreter.numpy_math import numpy_dtype
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import element_count
 from tilewright.graph.text.show import show

@@ -30,7 +30,7 @@ from tilewright.debug.investigate.kernel_audit import is_written_by_hand, refuse
 from tilewright.debug.sum_order import CANNOT, Array
 from tilewright.engine.compilation.compile import compile_with
 from tilewright.engine.compilation.verify import REFERENCE_DEVICE, run_on_inputs
-from tilewright.graph.interpreter.evaluate import numpy_dtype
+from tilewright.graph.interpreter.numpy_math import numpy_dtype
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.sizes import fixed_graph

@@ -179,7 +179,7 @@ def _line(outputs: Sequence[UOp], bound: BoundGraph) -> str:
 
 def run_program(command: Sequence[str]) -> None:
     """A script or a module with its arguments, or a test."""
-    if is_test(command[0]):
+    if "::" in command[0]:
         import pytest
 
         raise SystemExit(int(pytest.main([*PYTEST, *command])))
@@ -191,10 +191,6 @@ def run_program(command: Sequence[str]) -> None:
     sys.argv = list(command)
     sys.path.insert(0, os.path.dirname(os.path.abspath(command[0])))
     runpy.run_path(command[0], run_name="__main__")
-
-
-def is_test(name: str) -> bool:
-    return "::" in name
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -19,7 +19,8 @@ from tilewright.base.records import replace
 from tilewright.debug.replay import bindings_of, contents_of, expected_values, fixed_outputs
 from tilewright.debug.sum_order import Array
 from tilewright.graph import build
-from tilewright.graph.interpreter.evaluate import evaluate_all, numpy_dtype
+from tilewright.graph.interpreter.evaluate import evaluate_all
+from tilewright.graph.interpreter.numpy_math import numpy_dtype
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.sizes import fixed_graph, variable_bounds
@@ -283,6 +284,3 @@ def simpler_kernels(repro: Repro) -> Iterator[Repro]:
 def _with_kernel(repro: Repro, graph: UOp) -> Repro:
     """The arguments keep their numbers: one that is not used any more is still given."""
     return replace(repro, graph=graph)
-
-
-__all__ = ["reduce_repro", "with_outputs"]

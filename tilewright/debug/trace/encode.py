@@ -102,6 +102,3 @@ def _decode_tuple(parts: tuple[Any, ...], value: Any, path: str) -> tuple[Any, .
     if len(parts) != len(value):
         raise _ShapeError(f"{path} has {len(value)} parts and not {len(parts)}")
     return tuple(_decode(kind, each, f"{path}[{number}]") for number, (kind, each) in enumerate(zip(parts, value)))
-
-
-__all__ = ["from_values", "is_trace", "read_trace", "to_json", "to_values", "write_trace"]

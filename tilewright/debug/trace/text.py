@@ -281,6 +281,3 @@ def aligned(text: str, where: Location | None) -> str:
     if where is None:
         return text
     return f"{text:<{PLACE_COLUMN}}  [{where[0]}:{where[1]}]"
-
-
-__all__ = ["trace_lines", "trace_text"]

@@ -96,6 +96,3 @@ def trace_of(timeline: Timeline) -> Trace:
 
 def read_file(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-__all__ = ["Roof", "trace_of", "trace_page", "write_page"]

@@ -34,7 +34,7 @@ def verify_optimised(ast: UOp, program: Program, optimised: UOp, source: str, ha
     made from."""
     import numpy as np
 
-    from tilewright.graph.interpreter.evaluate import numpy_dtype
+    from tilewright.graph.interpreter.numpy_math import numpy_dtype
 
     seed = zlib.crc32(source.encode())
     # The buffers of the kernel as it was scheduled: each of the two programs may have simplified some of them away.
@@ -140,7 +140,7 @@ def random_bytes(param: Param, generator: Any) -> bytes:
 
 def random_array(dtype: DType, size: int, generator: Any) -> Any:
     """Small integers, or multiples of 1/8: products and sums of them are exact, in any order of summation."""
-    from tilewright.graph.interpreter.evaluate import cast_array
+    from tilewright.graph.interpreter.numpy_math import cast_array
 
     if dtype.is_float:
         return cast_array(generator.integers(-16, 17, size) / 8, dtype)

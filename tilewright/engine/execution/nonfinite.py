@@ -148,7 +148,7 @@ def read_buffer(buffer: Buffer) -> Any:
     """A copy of all that the memory of a buffer holds."""
     import numpy as np
 
-    from tilewright.graph.interpreter.evaluate import numpy_dtype
+    from tilewright.graph.interpreter.numpy_math import numpy_dtype
 
     data = bytearray(buffer.nbytes)
     if buffer.nbytes:

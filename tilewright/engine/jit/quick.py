@@ -262,6 +262,3 @@ def _raise_failure(source: Source, checked: list[Checked]) -> None:
         "    if failure is not None:",
         "        raise failure.error",
     )
-
-
-__all__ = ["QUICK_AFTER", "Source", "quick_replay"]

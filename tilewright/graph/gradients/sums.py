@@ -213,6 +213,3 @@ def sum_behind(x: UOp) -> UOp | None:
     summed = x.src[0]
     is_first = summed.arg == (Ops.ADD, (0,)) and summed.shape[1:] == x.shape
     return summed.src[0] if is_first else None
-
-
-__all__ = ["fold", "gather_terms", "sum_behind"]

@@ -20,8 +20,6 @@ from tilewright.graph.spec import Kind, Op, element_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import consumers, toposort
 
-__all__ = ["NumpyMath", "bitcast_array", "cast_array", "evaluate", "evaluate_all", "evaluate_kernel", "numpy_dtype"]
-
 Bindings = Mapping[UOp, Any]
 
 

@@ -33,11 +33,12 @@ from tilewright.graph.kernels.attention import (
     stage_each,
     stage_once,
 )
+from tilewright.graph.kernels.block_builder import query_steps
 from tilewright.graph.kernels.nodes import end, load, store
 from tilewright.graph.kernels.tiles import FLOAT, PAIR, QUAD, Matrix, Product, TileBuilder
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
-from tilewright.graph.uop import UOp, index_const
+from tilewright.graph.uop import UOp
 
 
 def query_gradient_kernel(
@@ -94,7 +95,8 @@ def key_gradient_kernel(
     given = ((key, KEY), (value, VALUE), (key_out, KEY_RESULT), (value_out, KEY_RESULT))
     *own, key_result, value_result = (grid.matrix(each, call.steps[n], grid.head, call.keys) for each, n in given)
     keys, values = stage_once(tiles, grid, features, *own)
-    step, head, first = _query_steps(call, tiles, grid)
+    before = grid.tile * (call.rows // call.columns)
+    step, head, first = query_steps(call, before, grid.head, lambda count: tiles.axis(count, AxisType.REDUCE))
     read = ((query, QUERY), (gradient, GRADIENT))
     keyed = [(grid.matrix(each, call.steps[n], head, call.queries), first) for each, n in read]
     # Queries past the end are 0, so they add nothing.
@@ -117,22 +119,6 @@ def key_gradient_kernel(
         _store(tiles, grid, value_result, value_total, 1.0),
     )
     return UOp(Ops.SINK, dtypes.void, stored, KernelInfo("attention_key_gradient", ()))
-
-
-def _query_steps(call: Attention, tiles: TileBuilder, grid: Grid) -> tuple[UOp, UOp, UOp]:
-    """The loop over tiles of queries of all heads that share the keys; the head and the first query of a step. In a
-    causal call, queries before the tile's first key are skipped."""
-    count: UOp = index_const(-(-call.queries // call.columns))
-    skipped: UOp = index_const(0)
-    if call.is_causal:
-        skipped = (grid.tile * (call.rows // call.columns)).minimum(count)
-        count = count - skipped
-    step = tiles.axis(count * call.shared, AxisType.REDUCE)
-    if call.shared == 1:
-        return step, grid.head, (step + skipped) * call.columns
-    # Where the count is 0 the loop does not run; the divisor must not be 0 even then.
-    count = count.maximum(index_const(1))
-    return step, grid.head * call.shared + step // count, (step % count + skipped) * call.columns
 
 
 def _sum_products(product: Product, step: UOp) -> Product:

@@ -4,7 +4,8 @@ compute with them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.records import NamedTuple, record
@@ -83,6 +84,22 @@ class AttentionCall:
         uniform = bits.alu(Ops.SHR, const(dtypes.uint64, 64 - digits)).cast(dtypes.int32).cast(dtypes.float32)
         is_dropped = uniform * 2.0**-digits < self.dropout
         return is_dropped.where(const(self.dtype, 0.0), const(self.dtype, 1 / (1 - self.dropout)))
+
+
+def query_steps(call: Any, before: UOp, head: UOp, loop: Callable[[UOp], UOp]) -> tuple[UOp, UOp, UOp]:
+    """The loop over tiles of queries of all heads that share the keys of `head`; the head and the first query of a
+    step. In a causal call, tiles `before` the first key of a work-group are skipped."""
+    tiles = ceil_div(call.queries, call.columns)
+    count, skipped = index_const(tiles) if isinstance(tiles, int) else tiles, index_const(0)
+    if call.is_causal:
+        skipped = before.minimum(count)
+        count = count - skipped
+    step = loop(count * call.shared)
+    if call.shared == 1:
+        return step, head, (step + skipped) * call.columns
+    # Where the count is 0 the loop does not run; the divisor must not be 0 even then.
+    count = count.maximum(index_const(1))
+    return step, head * call.shared + step // count, (step % count + skipped) * call.columns
 
 
 class Rows(NamedTuple):

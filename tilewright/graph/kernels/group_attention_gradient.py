@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.records import NamedTuple
-from tilewright.graph.kernels.block_builder import ceil_div
+from tilewright.graph.kernels.block_builder import query_steps
 from tilewright.graph.kernels.group_attention import (
     SCORES,
     SLOPES,
@@ -34,7 +34,7 @@ from tilewright.graph.kernels.group_builder import GroupAttention, GroupBuilder,
 from tilewright.graph.kernels.nodes import after, barrier, load, store
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import KernelInfo
-from tilewright.graph.uop import UOp, index_const
+from tilewright.graph.uop import UOp
 
 # Id of the barrier after the slopes.
 SLOPED = 7
@@ -85,22 +85,6 @@ def _store_slopes(
     return barrier(SLOPED, *effects)
 
 
-def _query_steps(build: GroupBuilder) -> tuple[UOp, UOp, UOp]:
-    """The loop over tiles of queries of all heads that share the keys; the head and the first query of a step. In a
-    causal call, queries before the tile's first key are skipped."""
-    call = build.call
-    count, skipped = index_const(0) + ceil_div(call.queries, call.columns), index_const(0)
-    if call.is_causal:
-        skipped = (build.first // call.columns).minimum(count)
-        count = count - skipped
-    step = build.summed(count * call.shared)
-    if call.shared == 1:
-        return step, build.head, (step + skipped) * call.columns
-    # Where the count is 0 the loop does not run; the divisor must not be 0 even then.
-    count = count.maximum(index_const(1))
-    return step, build.head * call.shared + step // count, (step % count + skipped) * call.columns
-
-
 def query_gradient_kernel(
     call: GroupAttention, out: UOp, query: UOp, key: UOp, value: UOp, gradient: UOp, rows: UOp, *others: UOp
 ) -> UOp:
@@ -138,7 +122,7 @@ def key_gradient_kernel(
         [key_matrix(build, memory, build.head, size) for memory, size in zip(memories, sizes)]
         for memories in ((key, value), (key_out, value_out))
     )
-    step, head, first = _query_steps(build)
+    step, head, first = query_steps(call, build.first // call.columns, build.head, build.summed)
     seen = [query_matrix(build, memory, head, size) for memory, size in zip((query, gradient), sizes)]
     tile = Tile(head, step, first, own, seen, is_transposed=True)
     staged = build.tiles(*sizes)

@@ -169,6 +169,3 @@ def _with_variables(sink: UOp, uses: Sequence[int | None], variables: Sequence[U
         made[node] = node.with_src(tuple(src))
     name = f"{sink.arg.name.partition('_')[0]}_dynamic_{blake2b(digest(made[sink]), digest_size=3).hexdigest()}"
     return made[sink].replace(arg=replace(sink.arg, name=name))
-
-
-__all__ = ["SIZE_LIMITS", "DynamicKernel", "Outline", "make_dynamic", "outline_of"]

@@ -11,11 +11,8 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
 from tilewright.graph.spec import Kind
 from tilewright.graph.text.arguments import axis_name, literal, node_text
-from tilewright.graph.text.parse import parse
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import toposort
-
-__all__ = ["parse", "show", "show_expression", "show_program"]
 
 
 def show(root: UOp) -> str:

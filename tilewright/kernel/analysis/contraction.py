@@ -180,6 +180,3 @@ def _group_loops(
 def _by_stride(access: UOp, loops: list[UOp]) -> tuple[UOp, ...]:
     """The loops with the smallest stride last."""
     return tuple(sorted(loops, key=lambda axis: (-abs(stride(access, axis) or 0), axis.arg.id)))
-
-
-__all__ = ["Contraction", "Operand", "count", "match_contraction", "narrow"]

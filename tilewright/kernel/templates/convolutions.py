@@ -87,7 +87,7 @@ def window_plans(view: KernelView, windows: Windows) -> Iterator[Plan]:
     lanes = view.target.lanes(sum_dtype(view))
     steps = math.prod(size_of(axis) for axis in view.reduce_axes)
     products = math.prod(size_of(axis) for axis in view.axes)
-    speed = filled(size_of(windows.lanes), lanes) * steps / (steps + STORE_STEPS)
+    speed = utilisation(size_of(windows.lanes), lanes) * steps / (steps + STORE_STEPS)
     is_masked = len(view.reduces) > 1 or len(windows.image.src) > 2
     shuffles = 1 + (MASKED_STRIDE_COST if is_masked else STRIDE_COST) * (
         abs(stride(windows.image, windows.row) or 1) - 1
@@ -160,11 +160,6 @@ def has_lanes(view: KernelView, image: UOp, rows: list[UOp], lanes: int) -> bool
     return is_long or any(stride(image, axis) == 1 for axis in view.reduce_axes)
 
 
-def filled(size: int, lanes: int) -> float:
-    """The fraction of the lanes that `size` elements fill."""
-    return size / (-(-size // lanes) * lanes)
-
-
 def pages_of(view: KernelView, image: UOp) -> int:
     """An estimate of how many pages the sum touches in the image: the maximum over its loops of the pages that one loop
     steps through."""
@@ -176,10 +171,10 @@ def row_filled(view: KernelView, lanes: int) -> float:
     """The fraction of the lanes that vectors along a row of the image fill: a row of results, or a loop of the sum."""
     product = find_product(view)
     if product is not None:
-        return filled(size_of(product.columns), lanes)
+        return utilisation(size_of(product.columns), lanes)
     image, other = factors_of(view)
     along = [axis for axis in view.reduce_axes if stride(image, axis) == 1 and stride(other, axis) == 1]
-    return max((filled(size_of(axis), lanes) for axis in along), default=0.0)
+    return max((utilisation(size_of(axis), lanes) for axis in along), default=0.0)
 
 
 def find_window(view: KernelView, windows: Windows) -> Window:

@@ -110,5 +110,6 @@ def _sides(view: KernelView, axis: UOp) -> list[int]:
 
 
 def utilisation(parts: int, cores: int) -> float:
-    """The fraction of the time that the cores are busy, if all parts take equally long."""
+    """The fraction of the time that the cores are busy, if all parts take equally long; or of the lanes that are filled
+    by that many elements."""
     return parts / (-(-parts // cores) * cores)

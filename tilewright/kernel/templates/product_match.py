@@ -4,6 +4,7 @@ columns of a matrix product. The templates of products and of convolutions ask h
 from __future__ import annotations
 
 import itertools
+import math
 
 from tilewright.base.dtype import DType
 from tilewright.base.records import NamedTuple
@@ -58,3 +59,8 @@ def own_axes(view: KernelView, one: UOp, other: UOp) -> list[UOp]:
 def sum_dtype(view: KernelView) -> DType:
     """The dtype of the accumulators."""
     return view.target.held_in(view.reduces[0].dtype)
+
+
+def count_products(view: KernelView) -> int:
+    """How many multiplications the kernel does."""
+    return math.prod(size_of(axis) for axis in view.axes)

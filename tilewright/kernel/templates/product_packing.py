@@ -45,10 +45,6 @@ class PackedNest(Nest):
     def has_neighbouring_rows(self) -> bool:
         return stride(self.product.left, self.product.rows) == 1
 
-    def _is_left_packed(self) -> bool:
-        """Whether the left factor is packed: its rows are scattered, or its elements are converted."""
-        return self._has_scattered_rows() or self.is_left_converted()
-
     def _has_scattered_rows(self) -> bool:
         """Whether consecutive iterations of the sum read distant elements of the left factor: rows, not the sum, have
         stride 1, or some elements are masked."""
@@ -75,7 +71,7 @@ class PackedNest(Nest):
         rows; and the left factor, where it is packed, at the rows or outside all blocks."""
         left, right = self.factors
         rows = self.loops.get("blocks of rows", self.loops.get("rows"))
-        if rows is not None and self._is_left_packed():
+        if rows is not None and (self._has_scattered_rows() or self.is_left_converted()):
             threads = self.view.of_kind(AxisType.THREAD) if self.is_whole else []
             self.pack(threads[0] if threads else rows, left)
         # With one tile of rows each element is used once, so that a panel gains nothing but its order.

@@ -90,6 +90,3 @@ def _tile_reason(view: KernelView, axis: UOp) -> str:
     if axis.arg.kind is AxisType.REDUCE:
         parts.append("independent accumulators")
     return "; ".join(parts) or "unrolled, so that instructions of several iterations overlap"
-
-
-__all__ = ["announce_opts", "explain_choice", "explain_opt"]

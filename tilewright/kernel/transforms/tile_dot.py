@@ -325,6 +325,3 @@ def _mask_loads(value: UOp, inside: UOp) -> UOp:
         return None
 
     return map_graph(value, visit)
-
-
-__all__ = ["TilePlan", "apply_tiles", "plan_tiles"]

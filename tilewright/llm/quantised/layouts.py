@@ -268,6 +268,3 @@ def layout_of(kind: str, is_signed: bool, is_shared: bool = False) -> Layout:
     if not is_signed:
         return LAYOUTS[kind]
     return (_WITHOUT_OFFSET if is_shared else _SIGNED)[kind]
-
-
-__all__ = ["LAYOUTS", "Bytes", "Layout", "Steps", "half", "layout_of", "unsigned"]

@@ -376,6 +376,3 @@ def _expert_kernel(kind: BlockType, layout: Layout, tile: Tile) -> PureKernel:
 @functools.lru_cache(maxsize=256)
 def _warp_kernel(kind: BlockType, tile: WarpTile, form: Form) -> PureKernel:
     return PureKernel(warp_product(LAYOUTS[kind.name], kind.nbytes, tile, form, f"{form.name}_{kind.name}"))
-
-
-__all__ = ["decode", "expert_linear", "gated", "has_kernel", "linear", "mixed_experts", "normalised"]

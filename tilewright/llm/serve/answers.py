@@ -168,6 +168,3 @@ def encode_event(data: dict[str, Any]) -> bytes:
     """One server-sent event; JSON in one line holds no line break that would end it early."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return f"data: {text}\n\n".encode()
-
-
-__all__ = ["Answer", "Channel"]

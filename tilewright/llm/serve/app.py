@@ -289,6 +289,3 @@ async def _answer_bug(request: Request, error: Exception) -> Response:
     del request
     answer = ApiError(500, f"the server failed: {type(error).__name__}", code="internal_error")
     return JSONResponse(answer.body(), answer.status)
-
-
-__all__ = ["Service", "make_app"]

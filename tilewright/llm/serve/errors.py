@@ -57,6 +57,3 @@ def wrong_field(param: str, message: str) -> ApiError:
 def unsupported_field(param: str, message: str) -> ApiError:
     """A field of OpenAI's API that this server does not support."""
     return ApiError(400, f"{param}: {message}", code="unsupported_parameter", param=param)
-
-
-__all__ = ["ApiError", "unsupported_field", "wrong_field"]

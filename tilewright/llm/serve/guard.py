@@ -78,6 +78,3 @@ class Guard:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         matches = hmac.compare_digest(given.strip().encode("latin-1"), self.settings.api_key.encode("ascii"))
         return matches and scheme.lower() == "bearer"
-
-
-__all__ = ["MAX_HEAD_BYTES", "Guard"]

@@ -42,6 +42,3 @@ class Metrics:
 
     def _histogram(self, name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"tilewright_{name}", help_text, registry=self.registry, buckets=buckets)
-
-
-__all__ = ["Metrics"]

@@ -113,6 +113,3 @@ class Served:
 def open_served(name: str, device: str = "", shard: int = 1, slots: int = 8, context: int = 0) -> Served:
     """The model that `open_model` finds, with `slots` sequences of `context` tokens; 0: what it was made for."""
     return Served(open_model(name, device=device or None, shard=shard, slots=slots, context=context or None))
-
-
-__all__ = ["Running", "Served", "ServedModel", "Writer", "open_served"]

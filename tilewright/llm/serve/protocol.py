@@ -291,6 +291,3 @@ def kind_of(value: object) -> str:
     if isinstance(value, str):
         return "string"
     return "list" if isinstance(value, list) else "object"
-
-
-__all__ = ["CompletionRequest", "kind_of", "parse_json", "parse_request"]

@@ -150,6 +150,3 @@ def address_of(listening: socket.socket) -> str:
     """`127.0.0.1:8000`, or with brackets for IPv6."""
     name: tuple[Any, ...] = listening.getsockname()
     return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
-
-
-__all__ = ["Server", "bind_socket", "run_server"]

@@ -96,6 +96,3 @@ def host_of(header: str) -> str:
     if header.startswith("["):
         return header[1:].partition("]")[0]
     return header.partition(":")[0]
-
-
-__all__ = ["Settings", "host_of", "is_loopback_name"]

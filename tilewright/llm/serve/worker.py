@@ -320,6 +320,3 @@ class Worker:
 
 def stopping() -> ApiError:
     return ApiError(503, "the server is stopping", code="server_stopping", retry_after=5)
-
-
-__all__ = ["End", "Event", "Failure", "Job", "Piece", "Worker"]

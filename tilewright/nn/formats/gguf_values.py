@@ -112,6 +112,3 @@ _ALL = (
     Kind(41, "Q1_0", 128, 18),
 )
 KINDS = {kind.number: kind for kind in _ALL}
-
-
-__all__ = ["KINDS", "Kind", "Texts", "as_plain", "is_list"]

@@ -177,15 +177,3 @@ def generate(text: str, machine: int, triple: str, layout: str, is_object: bool)
             return ctypes.string_at(llvm.GetBufferStart(made), llvm.GetBufferSize(made))
         finally:
             llvm.DisposeMemoryBuffer(made)
-
-
-__all__ = [
-    "Refused",
-    "data_layout",
-    "generate",
-    "host_features",
-    "host_name",
-    "library_path",
-    "new_machine",
-    "process_triple",
-]

@@ -176,6 +176,3 @@ def windows_caches(records: bytes) -> list[Cache]:
             # 255 ways are all of them: no limit on lines that lie a power of two apart.
             found.append(Cache(level, nbytes, line, ways, max(1, mask.bit_count() if level > 1 else 1)))
     return found
-
-
-__all__ = ["Cache", "facts_of", "linux_caches", "memory_facts", "parse_facts"]

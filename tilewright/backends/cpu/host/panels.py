@@ -125,6 +125,3 @@ class Panels:
 panels = Panels()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=panels.renew)
-
-
-__all__ = ["FUNCTIONS", "GIVE", "STACK_BYTES", "SYMBOL", "TAKE", "panel_offsets", "panels"]

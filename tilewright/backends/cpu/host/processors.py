@@ -153,6 +153,3 @@ def processor(name: str) -> Processor:
         reason = f"code for {name!r} may use {', '.join(missing)}, which this machine does not have"
         raise ConfigError("option CPU_ARCH", reason, "leave it empty, or name an older processor")
     return Processor(here.instruction_set, flags, name)
-
-
-__all__ = ["Processor", "processor", "this_processor"]

@@ -16,8 +16,6 @@ from tilewright.backends.cpu.host.memory import allocate
 from tilewright.backends.cpu.pool import python_call
 from tilewright.backends.cpu.pool.ir import MAXIMUM_THREADS, OFFSETS, STATE_BYTES
 
-__all__ = ["Command", "CommandList", "Pool"]
-
 # Nanoseconds that an idle worker spins before it sleeps; waking it takes the caller 25,000 or more. The longer time is
 # used while commands come within it, the shorter one after a longer pause, so that an idle process uses no CPU time.
 MIN_SPIN = 100_000

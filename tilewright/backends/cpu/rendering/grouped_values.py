@@ -314,6 +314,3 @@ def _is_computed(node: UOp) -> bool:
     values = [source for source in node.src if not source.dtype.is_bool]
     widths = {value.dtype.bits for value in (node, *values) if not value.dtype.is_bool}
     return len(widths) <= 1 and node.op not in (Ops.IDIV, Ops.MOD)
-
-
-__all__ = ["Group", "GroupedValues"]

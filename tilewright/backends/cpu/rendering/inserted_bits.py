@@ -63,6 +63,3 @@ def _constant(node: UOp, at: dict[UOp, int]) -> int | None:
     if not is_tile_expression(node) or any(axis not in at for axis in node.ranges):
         return None
     return tile_value(node, at)
-
-
-__all__ = ["Insertion", "find_insertion"]

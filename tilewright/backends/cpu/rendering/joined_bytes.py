@@ -88,6 +88,3 @@ def _loaded_byte(node: UOp) -> UOp | None:
     if load is None or load.op is not Ops.LOAD or load.dtype is not dtypes.uint8:
         return None
     return load.src[0] if len(load.src) == 1 and len(load.src[0].src) == 2 else None
-
-
-__all__ = ["JoinedBytes"]

@@ -125,7 +125,7 @@ class MemoryAccess(Loads):
                 return PartialStore(f"store {kind} {name}, ptr {pointer}, align {dtype.itemsize}", masked, whole)
             emitter.line(f"  {masked}")
             return None
-        if not lanes and _is_indirect(index):
+        if not lanes and any(node.op is Ops.LOAD for node in toposort(index.src[1])):
             self._store_if(f"{kind} {name}, ptr {pointer}, align {dtype.itemsize}", mask)
             return None
         self.trash_bytes = max(self.trash_bytes, dtype.itemsize * max(lanes, 1))
@@ -195,8 +195,3 @@ class MemoryAccess(Loads):
             name = interleave(emitter.assign, bits, rows, count)
             pointer = self.pointer(index, {**at, group: 0}).name
             emitter.line(f"  store {kind} {name}, ptr {pointer}, align {value.dtype.itemsize}")
-
-
-def _is_indirect(index: UOp) -> bool:
-    """Whether a position is computed from memory."""
-    return any(node.op is Ops.LOAD for node in toposort(index.src[1]))

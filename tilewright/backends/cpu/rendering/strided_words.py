@@ -115,6 +115,3 @@ def _pieces(words: Words, most: int) -> list[list[int]]:
             pieces.append(run[:length])
             run = run[length:]
     return pieces
-
-
-__all__ = ["Words", "find_stride", "find_words", "load_narrow", "load_words"]

@@ -19,7 +19,7 @@ from tilewright.engine import devices
 from tilewright.engine.compilation.compile import compile_with
 from tilewright.engine.compilation.search.process import Task
 from tilewright.engine.compilation.verify import agrees, random_bytes, run_on_inputs, upload, with_values
-from tilewright.graph.interpreter.evaluate import numpy_dtype
+from tilewright.graph.interpreter.numpy_math import numpy_dtype
 from tilewright.graph.records import KernelInfo, Opt, Param
 from tilewright.graph.sizes import variable_values
 from tilewright.graph.text.parse import parse

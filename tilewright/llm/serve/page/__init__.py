@@ -52,6 +52,3 @@ def read_file(name: str) -> str:
 def hash_source(text: str) -> str:
     """How a content security policy names one inline script or style."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-__all__ = ["Page", "load_page"]
