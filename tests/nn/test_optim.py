@@ -367,6 +367,9 @@ SCHEDULES: list[tuple[str, Callable[[Any], Any], Callable[[int], float]]] = [
     ("linear", lambda o: optim.LinearLR(o, 0.1, 1.0, 5), lambda t: 0.1 * (0.1 + 0.9 * min(t, 5) / 5)),
     ("cosine", lambda o: optim.CosineAnnealingLR(o, 8, 0.01), lambda t: 0.01 + 0.09 * cosine(t / 8)),
     ("step", lambda o: optim.StepLR(o, 3, 0.5), lambda t: 0.1 * 0.5 ** (t // 3)),
+    ("milestones", lambda o: optim.MultiStepLR(o, [5, 2], 0.5), lambda t: 0.1 * 0.5 ** ((t >= 2) + (t >= 5))),
+    ("polynomial", lambda o: optim.PolynomialLR(o, 5, 2.0), lambda t: 0.1 * (1 - min(t, 5) / 5) ** 2),
+    ("lambda", lambda o: optim.LambdaLR(o, lambda count: 0.9**count), lambda t: 0.1 * 0.9**t),
     ("exponential", lambda o: optim.ExponentialLR(o, 0.9), lambda t: 0.1 * 0.9**t),
     (
         "one-cycle",

@@ -5,7 +5,7 @@ Names and formulas are torch's. The step count is a tensor and the rate is compu
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import ShapeError
@@ -101,6 +101,45 @@ class StepLR(LRScheduler):
         # Adding half a step keeps the quotient of two integers away from the boundary where rounding could change its
         # floor.
         return base * _power(self.gamma, ((count + 0.5) / self.step_size).floor())
+
+
+class MultiStepLR(LRScheduler):
+    """The rate multiplied by `gamma` at each of the steps `milestones`."""
+
+    def __init__(self, optimizer: Optimizer, milestones: Sequence[int], gamma: float = 0.1) -> None:
+        self.milestones = sorted(milestones)
+        self.gamma = gamma
+        super().__init__(optimizer)
+
+    def rate(self, count: Tensor, base: Tensor) -> Tensor:
+        for milestone in self.milestones:
+            base = (count < milestone).where(base, base * self.gamma)
+        return base
+
+
+class PolynomialLR(LRScheduler):
+    """The rate times (1 - steps / total_iters) ** power, 0 after `total_iters` steps."""
+
+    def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0) -> None:
+        _check_count("PolynomialLR", "total_iters", total_iters)
+        self.total_iters = total_iters
+        self.power = power
+        super().__init__(optimizer)
+
+    def rate(self, count: Tensor, base: Tensor) -> Tensor:
+        return base * (1 - (count / self.total_iters).minimum(1.0)) ** self.power
+
+
+class LambdaLR(LRScheduler):
+    """The rate times what a function gives for the number of steps, a tensor of one element. A function that asks for
+    its value (`if count < 10`) cannot be called inside of a jitted step; `(count < 10).where(...)` can."""
+
+    def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[Tensor], Tensor | float]) -> None:
+        self.lr_lambda = lr_lambda
+        super().__init__(optimizer)
+
+    def rate(self, count: Tensor, base: Tensor) -> Tensor:
+        return base * self.lr_lambda(count)
 
 
 class ExponentialLR(LRScheduler):
