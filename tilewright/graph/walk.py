@@ -88,13 +88,21 @@ def map_nodes(nodes: Iterable[UOp], visit: Visit) -> dict[UOp, UOp]:
             src = tuple([changed.get(source, source) for source in src])
         made = visit(node, src)
         if made is None:
-            made = node if src is node.src else node.with_src(src)
+            made = node if src is node.src else _over(node, src)
         elif made.line is None:
             made.line = node.line
         replaced[node] = made
         if made is not node:
             changed[node] = made
     return replaced
+
+
+def _over(node: UOp, src: tuple[UOp, ...]) -> UOp:
+    """The node over sources of which some are others, at the same line of the user."""
+    made = UOp(node.op, node.dtype, src, node.arg)
+    if made.line is None:
+        made.line = node.line
+    return made
 
 
 def without_casts(node: UOp) -> UOp:
@@ -112,8 +120,11 @@ def substitute(root: UOp, exchanges: Mapping[UOp, UOp]) -> UOp:
     is_kept = made.keys().isdisjoint
     for node in toposort(root):
         if not is_kept(node.src) and node not in exchanges:
-            made[node] = node.with_src(tuple([made.get(src, src) for src in node.src]))
+            made[node] = _over(node, tuple([made.get(src, src) for src in node.src]))
     return made.get(root, root)
+
+
+_NAMING = frozenset({Ops.AFTER, Ops.BARRIER, Ops.END, Ops.REDUCE, Ops.TILE_DOT})  # those that name ranges
 
 
 def named_ranges(node: UOp) -> tuple[UOp, ...]:
@@ -134,17 +145,30 @@ def size_of(axis: UOp) -> int:
 def exchange_axis(sink: UOp, axis: UOp, replacement: UOp) -> UOp:
     """The kernel with `axis` written as `replacement`, an expression of new axes; a reduction over `axis` becomes one
     over the new axes, and so is what is done in every iteration of `axis`."""
-    made: dict[UOp, UOp] = {axis: replacement}  # of the nodes that change
-    new_axes = tuple(sorted(replacement.ranges, key=lambda found: found.arg.id))
+    return exchange_axes(sink, {axis: replacement})
+
+
+def exchange_axes(sink: UOp, replacements: Mapping[UOp, UOp]) -> UOp:
+    """`exchange_axis` of several axes at once."""
+    made: dict[UOp, UOp] = dict(replacements)  # of the nodes that change
     is_kept = made.keys().isdisjoint
     for node in toposort(sink):
         src = node.src
         if is_kept(src):
             continue
-        if axis in src and (named := named_ranges(node)):
-            values = [made.get(s, s) for s in src[: len(src) - len(named)]]
-            named_now = [new for old in named for new in (new_axes if old is axis else (made.get(old, old),))]
-            made[node] = node.with_src((*values, *named_now))
+        if node.op in _NAMING:
+            named = len(named_ranges(node))
+            values = [made.get(source, source) for source in src[: len(src) - named]]
+            ranges = [new for old in src[len(src) - named :] for new in _new_axes(old, made, replacements)]
+            src = (*values, *ranges)
         else:
-            made[node] = node.with_src(tuple([made.get(s, s) for s in src]))
+            src = tuple([made.get(source, source) for source in src])
+        made[node] = _over(node, src)
     return made.get(sink, sink)
+
+
+def _new_axes(old: UOp, made: Mapping[UOp, UOp], replacements: Mapping[UOp, UOp]) -> Iterable[UOp]:
+    """What a node names in the place of one of the nodes that it names."""
+    if old in replacements:
+        return sorted(replacements[old].ranges, key=lambda axis: axis.arg.id)
+    return (made.get(old, old),)

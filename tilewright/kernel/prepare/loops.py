@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import exchange_axis, named_ranges, size_of
+from tilewright.graph.walk import exchange_axes, exchange_axis, named_ranges, size_of
 from tilewright.kernel.axes import KernelView, is_counted, make_range, stride, view_kernel
 from tilewright.kernel.transforms.pad import mask_axis
 
@@ -33,7 +33,7 @@ def merge_loops(sink: UOp) -> UOp:
 
 def _neighbours(view: KernelView) -> Iterator[tuple[UOp, UOp]]:
     """Adjacent loops that could be merged: both output loops, or both closed by the same reductions."""
-    closed = [ranges for node in view.nodes if (ranges := named_ranges(node))]
+    closed = [frozenset(ranges) for node in view.nodes if (ranges := named_ranges(node))]
     stores = [node.ranges for node in view.nodes if node.op is Ops.STORE]
     for outer, inner in zip(view.axes, view.axes[1:], strict=False):
         if outer.arg.kind is not inner.arg.kind or outer.arg.kind not in (AxisType.LOOP, AxisType.REDUCE):
@@ -53,34 +53,29 @@ def _walk_as_one(view: KernelView, outer: UOp, inner: UOp) -> bool:
         outer_step, inner_step = stride(access, outer), stride(access, inner)
         if outer_step is None or inner_step is None or outer_step != inner_step * ratio:
             return False
-    users = [node for node in view.nodes if outer in node.src or inner in node.src]
-    if any(node.op not in _ADDRESSING for node in users):
+    axes = frozenset((outer, inner))
+    if any(node.op not in _ADDRESSING for node in view.nodes if not axes.isdisjoint(node.src)):
         return False
-    positions = {access.src[1] for access in view.index_nodes}
-    return not _used_elsewhere(view, positions, (outer, inner))
+    return not _used_elsewhere(view, axes)
 
 
-def _used_elsewhere(view: KernelView, positions: set[UOp], axes: tuple[UOp, UOp]) -> bool:
+def _used_elsewhere(view: KernelView, axes: frozenset[UOp]) -> bool:
     """Whether a value other than an address is computed from the axes."""
-    inside = set(positions)
+    inside = {access.src[1] for access in view.index_nodes}
     for node in reversed(view.nodes):
         if node in inside:
             inside.update(node.src)
     for node in view.nodes:
         if node.op is Ops.INDEX or node.op in _NAMING or node in inside:
             continue
-        if any(src in axes or (src in inside and src.op is not Ops.CONST and _has(src, axes)) for src in node.src):
+        if any(src in axes or (src in inside and not axes.isdisjoint(src.ranges)) for src in node.src):
             return True
     return False
 
 
-def _has(node: UOp, axes: tuple[UOp, UOp]) -> bool:
-    return axes[0] in node.ranges or axes[1] in node.ranges
-
-
 def _merge(sink: UOp, outer: UOp, inner: UOp) -> UOp:
     merged = make_range(size_of(outer) * size_of(inner), outer.arg.id, outer.arg.kind)
-    return simplify(exchange_axis(exchange_axis(sink, inner, merged), outer, merged.const_like(0)))
+    return simplify(exchange_axes(sink, {inner: merged, outer: merged.const_like(0)}))
 
 
 def split_loops(sink: UOp) -> UOp:
