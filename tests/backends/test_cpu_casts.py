@@ -97,3 +97,15 @@ def test_small_sums_become_floats_by_their_last_bits(count: int) -> None:
     assert starts == [0x4B400000 if count == 64 else 0]
     found = run_text(text, program, {0: np.zeros(8, np.float32), 1: values.reshape(-1)})
     assert found.tolist() == (values.astype(np.float32).sum(0) * -128).tolist()
+
+
+def test_sums_that_fold_lanes_are_converted() -> None:
+    def kernel(out: UOp, x: UOp) -> UOp:
+        row, lane = UOp.range(8, 0, AxisType.UPCAST), UOp.range(8, 1, AxisType.UPCAST)
+        total = UOp(Ops.REDUCE, dtypes.int32, (x[row, lane].load().cast(dtypes.int32), lane), Ops.ADD)
+        return out[row].set(total.cast(dtypes.float32), end=(row,)).sink(arg=KernelInfo("sums", ()))
+
+    target = replace(cpu_target(), native_ops=cpu_target().native_ops | {"SLOW_CONVERSIONS"})
+    arguments = [make_argument(0, dtypes.float32, (8,)), make_argument(1, dtypes.int8, (8, 8))]
+    program = lower(optimise(kernel(*arguments), target), target)
+    assert "sitofp" in render(program, KERNEL_SYMBOL)

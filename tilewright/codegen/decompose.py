@@ -210,11 +210,14 @@ def _saturate(node: UOp, native: frozenset[str]) -> UOp:
 
 
 def _as_last_bits(node: UOp) -> UOp:
-    """CAST of a vector of integers of less than 23 bits: 1.5 * 2**23 is a float whose last bit counts 1, so that an
-    integer which is added to its bits is added to it."""
+    """CAST of a vector of sums of less than 23 bits: 1.5 * 2**23 is a float whose last bit counts 1, so that an integer
+    which is added to its bits is added to it. A sum starts from these bits; one that folds lanes would need another
+    addition, and gain nothing."""
     x = node.src[0]
     is_small = -_MAX_LAST_BITS <= x.vmin and x.vmax < _MAX_LAST_BITS
-    if not is_small or not any(axis.arg.kind is AxisType.UPCAST for axis in x.ranges):
+    if x.op is not Ops.REDUCE or not is_small or any(axis.arg.kind is AxisType.UPCAST for axis in x.src[1:]):
+        return node
+    if not any(axis.arg.kind is AxisType.UPCAST for axis in x.ranges):
         return node
     return (x + _WHOLE_BITS).bitcast(dtypes.float32) - float(3 * _MAX_LAST_BITS)
 
