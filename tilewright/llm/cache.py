@@ -81,3 +81,15 @@ def store_rows(memory: UOp, value: UOp, position: UOp, first: int = 0) -> UOp:
     target = memory[row + first, head, position[row] + time, feature]
     written = target.set(value[row, head, time, feature], end=(row, head, time, feature))
     return written.sink(arg=KernelInfo("store_rows"))
+
+
+def copy_tokens(memory: UOp, places: UOp, count: int) -> UOp:
+    """A kernel that copies `count` tokens of one row of memory to another; `places` are the row that is read, the row
+    that is written and the position of the first token in both."""
+    head, time, feature = (
+        UOp.range(size, number) for number, size in enumerate((memory.shape[1], count, memory.shape[3]))
+    )
+    source, target, position = (places[number] for number in range(3))
+    value = memory[source, head, position + time, feature]
+    written = memory[target, head, position + time, feature].set(value, end=(head, time, feature))
+    return written.sink(arg=KernelInfo("copy_tokens"))

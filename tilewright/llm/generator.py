@@ -1,9 +1,10 @@
 """Generation. In: prompts as tokens, with how to choose the next one. Out: tokens, step by step. Stands over the
 network and below chat and server, which both call `step` until what they wait for is finished.
 
-A request has a slot, a row of the cache. A new one takes the slot that holds the longest beginning of its prompt, and
-computes the rest: the next message of a conversation costs only its own tokens. A step is one piece of one
-prompt, or one token of every running request; the two take turns, so a long prompt does not stop the others.
+A request has a slot, a row of the cache. A new one takes the slot that holds the longest beginning of its prompt,
+copies what another slot holds of it beyond that, and computes the rest: the next message of a conversation costs only
+its own tokens, and instructions that all conversations begin with are computed once. A step is one piece of one prompt,
+or one token of every running request; the two take turns, so a long prompt does not stop the others.
 
 Tokens of a request depend on its prompt, its sampling and the model, not on what else runs: random numbers are its own.
 What can differ is the last bits of logits, because a sum over one row and one over several rows are added in different
@@ -206,6 +207,7 @@ class Generator:
         """A piece of a prompt; its end gives the first token of the answer."""
         from tilewright.llm.slots import piece_size
 
+        self._copy_beginning(slot)
         pending = slot.pending
         piece = slot.next_tokens(piece_size(pending, self._chunk))
         scores = self._network.run_one(slot.row, piece, len(slot.held))
@@ -213,6 +215,19 @@ class Generator:
         slot.used_at = self._steps
         if len(piece) == pending:
             self._choose(slot, scores, 0)
+
+    def _copy_beginning(self, slot: _Slot) -> None:
+        """Copies the beginning of a prompt that another slot holds, where that saves the smallest piece."""
+        from tilewright.llm.slots import PIECES
+
+        request = slot.request
+        assert request is not None
+        other = max(self._slots, key=lambda other: _common(other.held, request.prompt))
+        held, count = len(slot.held), _common(other.held, request.prompt)
+        if count - held >= PIECES[0]:
+            self._network.copy(other.row, slot.row, range(held, count))
+            slot.held += request.prompt[held:count]
+            request.reused += count - held
 
     def _take_token(self, running: list[_Slot]) -> None:
         """One token of every running request. Where there are several, all rows up to the last of them run: what a row

@@ -18,7 +18,7 @@ from tilewright.base.config import Context, options
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import TilewrightError
 from tilewright.engine.jit.jit import Jit, jit
-from tilewright.llm.cache import Cache, Position, store_rows
+from tilewright.llm.cache import Cache, Position, copy_tokens, store_rows
 from tilewright.llm.model import Transformer
 from tilewright.llm.sampling import RUN
 from tilewright.runtime.device import open_driver
@@ -33,7 +33,8 @@ Weigh = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 Scored = tuple[Tensor, Tensor, Tensor]  # logits (rows, vocabulary); the most probable token of each row, and its logit
 
 # Prompts are taken in pieces of these sizes, the last one padded: each size is recorded and compiled once.
-PIECES = (8, 16, 32, 128)
+PIECES = (8, 16, 24, 32, 128)
+COPIED = 32  # tokens that are copied from row to row at a time
 FIRST_LENGTH = 2048
 FIRST_LENGTH_WITHOUT_SYMBOLIC = 512
 
@@ -125,6 +126,7 @@ class Slots:
         self._cache = self._make_cache(min(first, context))
         self._calls: dict[tuple[int, int], Jit[..., Scored]] = {}
         self._weigh: dict[int, Jit[..., tuple[Tensor, Tensor]]] = {}  # by rows
+        self._copy = jit(_copied)
 
     @property
     def nbytes(self) -> int:
@@ -151,6 +153,11 @@ class Slots:
         call = self._call(len(tokens), 1)
         given, at = self._whole([[token] for token in tokens]), self._whole(positions)
         return self._scores(call, given, at, used if self.is_symbolic else self._cache.length)
+
+    def copy(self, source: int, target: int, positions: range) -> None:
+        """Copies the keys and values at these positions from one row to another, and some of those behind them."""
+        for position in positions[::COPIED]:
+            self._copy(self._cache, self._whole([source, target, position]))
 
     # ---------------------------------------------------------------- recorded calls
 
@@ -203,6 +210,7 @@ class Slots:
                 target.realize()
         self._cache = new
         self._calls.clear()
+        self._copy = jit(_copied)
 
     def _whole(self, values: Sequence[Any]) -> Tensor:
         """Integers on the device of the model."""
@@ -223,6 +231,14 @@ def _one_row(model: Transformer, cache: Cache, tokens: Tensor, last: Tensor, row
 def _many_rows(model: Transformer, cache: Cache, tokens: Tensor, positions: Tensor, used: Any) -> Scored:
     rows = CacheRows(cache, 0, tokens.shape[0], used)
     return _scored(model.head(model.hidden(tokens, rows, positions, by_layer=True)[:, 0]))
+
+
+def _copied(cache: Cache, places: Tensor) -> None:
+    copy = functools.partial(copy_tokens, count=COPIED)
+    first, *others = (memory for held in cache.layers for memory in held)
+    for memory in (first, *others):
+        memory.assign(Tensor.custom_kernel(memory, places, fxn=copy)[0])
+    first.realize(*others)
 
 
 def _scored(logits: Tensor) -> Scored:

@@ -95,6 +95,10 @@ class Served:
                     prompt = [0, *[(number + 1) % self.vocabulary] * (size - 1)]
                     yield from self._run(self.start(prompt, Sampling(), WARM_CALLS))
         yield from self._run(*map(self._start_row, range(self.slots)))
+        for number in range(WARM_CALLS):
+            # Of two equal prompts, the second copies what the first has computed.
+            prompt = [number % self.vocabulary] * min(2 * PIECES[0], self.context - 1)
+            yield from self._run(*(self.start(prompt, Sampling(), 1) for _ in range(2)))
 
     def _start_row(self, number: int) -> Request:
         """A request of a batch that shrinks: the half of the rows that is last ends first, then the half of the rest.
