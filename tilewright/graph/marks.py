@@ -63,7 +63,8 @@ def is_seen_by_gradients_alone(x: UOp) -> bool:
     """Whether the node equals its first source in every computation, so that schedules drop it."""
     if x.op is not Ops.DETACH:
         return False
-    return isinstance(x.arg, Slopes | Identity) or x.arg == _TAKES_TIES or rounded_to(x) is not None
+    is_plain = x.arg is None or isinstance(x.arg, Slopes | Identity)
+    return is_plain or x.arg == _TAKES_TIES or rounded_to(x) is not None
 
 
 def taking_ties(x: UOp) -> UOp:
