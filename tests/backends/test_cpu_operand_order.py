@@ -74,3 +74,14 @@ def test_what_is_loaded_again_from_one_address_counts_once() -> None:
     together, at_a_time = Body(lines, updates, 16).registers()
     assert together == 1 + 18
     assert at_a_time > 14  # all but the first and last few, from the first term to the last
+
+
+def test_elements_of_the_next_term_are_loaded_behind_a_fence() -> None:
+    """LLVM loads adjacent elements of a row as a pair, and would hold the second until its term."""
+    lines = ["  %b = load <4 x float>, ptr %p, align 4", "  %c = load <4 x float>, ptr %q, align 4"]
+    lines += [f"  %s{row} = fadd <4 x float> %old{row}, %b" for row in range(2)]
+    lines += [f"  %t{row} = fadd <4 x float> %s{row}, %c" for row in range(2)]
+    made = ordered(lines, ["%s0", "%s1", "%t0", "%t1"], 16, 1, ["%t0"])
+    fence = made.index('  call void asm sideeffect "", "~{memory}"()')
+    assert made[:fence] == [lines[0], *lines[2:4]]
+    assert made[fence + 1 :] == [lines[1], *lines[4:]]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 _PREFETCH = "  call void @llvm.prefetch."
 _NAME = re.compile(r"%[\w.]+")
+_FENCE = '  call void asm sideeffect "", "~{memory}"()'  # no instruction; no load passes it
 _BYTES = {"half": 2, "float": 4, "double": 8, "i8": 1, "i16": 2, "i32": 4, "i64": 8}
 
 
@@ -32,19 +33,23 @@ class Body:
         # Loads do not pass stores and branches.
         self.is_movable = all(line.startswith(_PREFETCH) for line in self.others) and set(updates) <= set(self.lines)
 
-    def by_need(self) -> list[str]:
-        """The lines, each as late as the first update that needs it; those that none needs come last."""
+    def by_need(self, fenced: Collection[str] = ()) -> list[str]:
+        """The lines, each as late as the first update that needs it; those that none needs come last. What the `fenced`
+        updates need is loaded behind a fence."""
         order: dict[str, None] = {}
-        stack = list(reversed(self.updates))
-        while stack:
-            name = stack[-1]
-            missing = [] if name in order else [used for used in self._operands(name) if used not in order]
-            if missing:
-                stack.extend(reversed(missing))
-            else:
-                order[stack.pop()] = None
-        rest = [name for name in self.lines if name not in order]
-        return [*(self.lines[name] for name in (*order, *rest)), *self.others]
+        made: list[str] = []
+        for update in self.updates:
+            made += [_FENCE] if update in fenced else []
+            stack = [update]
+            while stack:
+                name = stack[-1]
+                missing = [] if name in order else [used for used in self._operands(name) if used not in order]
+                if missing:
+                    stack.extend(reversed(missing))
+                elif stack.pop() not in order:
+                    order[name] = None
+                    made.append(self.lines[name])
+        return [*made, *(line for name, line in self.lines.items() if name not in order), *self.others]
 
     def registers(self) -> tuple[int, int]:
         """Registers of the operands: of all at once, and the most that updates in order need at a time. LLVM loads once
@@ -107,11 +112,13 @@ def _defined(line: str) -> str:
     return name if equals else ""
 
 
-def ordered(lines: list[str], updates: Sequence[str], vector_bytes: int, free_registers: int) -> list[str]:
+def ordered(
+    lines: list[str], updates: Sequence[str], vector_bytes: int, free_registers: int, fenced: Collection[str] = ()
+) -> list[str]:
     """The lines of a loop by need, where all operands at once need more registers than accumulators leave free, and
     those of one update after the other do not."""
     body = Body(lines, updates, vector_bytes)
     if not body.is_movable or not body.is_shared():
         return lines
     together, at_a_time = body.registers()
-    return body.by_need() if at_a_time <= free_registers < together else lines
+    return body.by_need(fenced) if at_a_time <= free_registers < together else lines

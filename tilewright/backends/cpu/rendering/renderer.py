@@ -184,7 +184,10 @@ class Renderer:
         target, updates = self.program.target, sorted(loop.updates, key=lambda update: loop.updates[update])
         sizes = [max(self.facts.lanes(acc), 1) * acc.dtype.itemsize for acc, *_ in loop.phis]
         free = target.vector_registers - sum(-(-size // target.vector_bytes) for size in sizes)
-        self.emitter.reorder_body(lambda lines: ordered(lines, updates, target.vector_bytes, free))
+        # An instruction that loads a pair of elements of a row holds a register for the second, until the next term.
+        firsts = {loop.updates[update]: update for update in reversed(updates)}
+        fenced = [firsts[term] for term in firsts if term > min(firsts)] if target.has_lane_operands else []
+        self.emitter.reorder_body(lambda lines: ordered(lines, updates, target.vector_bytes, free, fenced))
 
     # ------------------------------------------------------------ nodes
 
