@@ -194,6 +194,7 @@ def draw_facts(chance: random.Random) -> dict[str, Any]:
         "max_local_bytes": chance.choice((1 << 14, 1 << 20)),
         "prefetch_streams": chance.choice((2, 4, 16)),
         "read_streams": chance.choice((4, 8)),
+        "memory_streams": chance.choice((1, 2, 4)),
         "tlb_entries": chance.choice((4, 64)),
         "page_bytes": chance.choice((1 << 8, 1 << 12)),
         "dot_products": (),

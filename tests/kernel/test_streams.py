@@ -156,7 +156,7 @@ def test_sums_of_rows_take_several_rows_at_a_large_stride(shape: tuple[int, int]
     loads_vectors(made)
     keeps_the_cores_busy(made)
     (load,) = made.buffers
-    most = target.read_streams // 2
+    most = target.memory_streams
     rows = [a for a in made.view.of_kind(AxisType.UPCAST) if (stride(load, a) or 0) >= shape[0] // most * shape[1]]
     assert [size_of(axis) in range(2, most + 1) for axis in rows] == [True]
     # Their vectors of partial sums leave half of the registers to others.

@@ -202,7 +202,8 @@ class Target:
     prefetched_streams: int = 64  # the most streams of a loop for which such prefetches gain
     has_lane_operands: bool = False  # whether a product takes one lane of a vector for all lanes of the other
     masked_itemsizes: tuple[int, ...] = ()  # element sizes for which there are masked vector loads and stores
-    read_streams: int = 8  # rows at a large stride that a core reads at a time; half as many reach the full bandwidth
+    read_streams: int = 8  # rows at a large stride that a core reads at a time
+    memory_streams: int = 4  # of them, those that reach the full bandwidth of memory
     native: frozenset[DType] = ALL_DTYPES
     # Small floats without arithmetic of their own that the renderer converts to and from float32 itself.
     native_casts: frozenset[DType] = frozenset()

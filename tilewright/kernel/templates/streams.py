@@ -170,9 +170,9 @@ def add_streams(builder: OptBuilder) -> None:
     lanes = builder.target.lanes(view.reduces[0].dtype)
     room = builder.target.vector_registers // 2 // max(1, -(-sums // lanes))
     if not is_counted(rows[-1]):
-        builder.vectorise_variable(rows[-1], min(builder.target.read_streams // 2, room))
+        builder.vectorise_variable(rows[-1], min(builder.target.memory_streams, room))
     elif size_of(rows[-1]) >= MIN_STREAMED_ROWS:
-        wanted = min(builder.target.read_streams // 2, room)
+        wanted = min(builder.target.memory_streams, room)
         if sums <= lanes and not any(size_of(rows[-1]) % n == 0 for n in range(2, wanted + 1)):
             # A single accumulator is one dependent chain, so that more streams than the memory needs are faster.
             wanted = min(builder.target.read_streams, room)

@@ -24,14 +24,14 @@ from tilewright.base.target import Target
 MAX_SHARED_BYTES_PER_CORE = 8 << 20
 NAMES = (
     *("line_bytes", "page_bytes", "l1_bytes", "l1_ways", "core_cache_bytes", "cache_bytes", "tlb_entries"),
-    *("prefetch_bytes", "prefetched_streams", "prefetch_streams", "read_streams"),
+    *("prefetch_bytes", "prefetched_streams", "prefetch_streams", "read_streams", "memory_streams"),
 )
 _POWERS = ("line_bytes", "page_bytes")
 _MAY_BE_ZERO = ("prefetch_bytes",)
 # By instruction set, where prefetching differs from Target's. Measured on a Neoverse N1: prefetch instructions make one
 # stream a few percent faster, and two by half slower (bench/prefetch.py); 16 streams take four times as long for each
-# byte as 8.
-_PREFETCHING = {"aarch64": {"prefetched_streams": 1, "prefetch_streams": 8}}
+# byte as 8; sums of rows take 20 GB/s in one or two streams, and 15 in four.
+_PREFETCHING = {"aarch64": {"prefetched_streams": 1, "prefetch_streams": 8, "memory_streams": 2}}
 _SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 # For a machine that reports no caches.
 _DEFAULTS: dict[str, int] = {name: getattr(Target("defaults"), name) for name in NAMES}
