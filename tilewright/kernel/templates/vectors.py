@@ -45,6 +45,7 @@ from tilewright.kernel.templates.streams import (
     row_vectors,
     square_tile,
     stream_rows,
+    vectors_of_row,
 )
 from tilewright.kernel.templates.template import Opts, Plan, Template
 from tilewright.kernel.transforms.memoise import check_memoise, repeated_values
@@ -137,7 +138,7 @@ def vectorise_inner(builder: OptBuilder) -> None:
             if not overlaps or builder.has_masks(inner) or not builder.overlap_tiles(inner, lanes):
                 builder.upcast(builder.pad(inner, lanes), lanes)
         else:
-            builder.vectorise(inner, 1 if is_scattered else view.target.independent_vectors, lanes, overlaps)
+            builder.vectorise(inner, 1 if is_scattered else vectors_of_row(view), lanes, overlaps)
     add_accumulators(builder, lanes)
     add_streams(builder)
 

@@ -88,9 +88,11 @@ class Values(dict[UOp, dict[Coordinates, Element]]):
         made = self.emitter.reused.get(key)
         if made is None:
             one, many, name = scalar_type(node.dtype), value_type(node.dtype, lanes), element.name
-            if self.target.has_lane_operands and node.op is Ops.LOAD and node.dtype in _FENCED:
+            is_scalar = node.op is Ops.LOAD and self.facts.vector_axis(node) is None
+            if self.target.has_lane_operands and is_scalar and node.dtype in _FENCED:
                 # A load that broadcasts, which LLVM would use for an address that another load increments, takes one of
-                # the units that multiply. A scalar load takes none, and products use it as a lane.
+                # the units that multiply. A scalar load takes none, and products use it as a lane. A lane of a vector
+                # is one already: behind a fence it would be moved to a register of its own.
                 name = self.emitter.fence(node.dtype, 0, name, element.depth)
             first = self.emitter.emit(f"insertelement {many} poison, {one} {name}, i64 0", element.depth)
             text = f"shufflevector {many} {first.name}, {many} poison, <{lanes} x i32> zeroinitializer"
