@@ -1,5 +1,5 @@
-"""The bits of a sum do not depend on which sizes the process has seen before: the third size of an expression took a
-kernel for all sizes, which adds up in another order than one for its own size."""
+"""With DYNAMIC_KERNELS=1 the bits of a sum do not depend on which sizes the process has seen before. By default the
+third size of an expression takes a kernel for all sizes, which adds up in another order than one for its own size."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _gradient(x: Tensor) -> Tensor:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path) -> Iterator[Path]:
-    with cache_in(tmp_path) as folder:
+    with cache_in(tmp_path) as folder, Context(DYNAMIC_KERNELS=1):
         yield folder
 
 

@@ -98,9 +98,9 @@ class Options:
         "", "Rewrite rules that are not applied, by name, separated by commas, to see which one breaks.", affects=BOTH
     )
     DYNAMIC_KERNELS = _option(
-        1,
-        "0 compiles every kernel for its own sizes; 1 lets small kernels of many sizes share one with symbolic sizes, "
-        "except those that add up floats; 2 those as well: their last bits then depend on the sizes that came before.",
+        2,
+        "0 compiles every kernel for its own sizes; 2 lets small kernels of many sizes share one with symbolic sizes; "
+        "1 too, except those that add up floats, whose last bits then do not depend on the sizes that came before.",
         affects=KERNEL,
     )
     FLUSH_DENORMALS = _option(
