@@ -97,7 +97,7 @@ NETWORKS = {
     "mnist": Network("MNIST, step", models.mnist, "images", "adamw", _MNIST),
 }
 SCALES = {"CUDA": "card", "CPU": "host"}
-RATES = {"adamw": 1e-3, "sgd": 1e-2}
+RATES = {"adamw": 1e-3, "sgd": 1e-3}
 
 
 # ---------------------------------------------------------------- weights
