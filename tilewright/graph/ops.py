@@ -10,11 +10,10 @@ import copyreg
 import enum
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from tilewright.base.dtype import DType, Scalar
-from tilewright.base.records import NamedTuple
+from tilewright.base.records import NamedTuple, record
 from tilewright.base.target import TileLayout
 from tilewright.graph import bounds as b
 from tilewright.graph import derivatives as d
@@ -105,7 +104,7 @@ class MultiArg(NamedTuple):
     devices: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Slopes:
     """The argument of a DETACH whose gradient is stated: `rule(value, *inputs)` gives the derivative of the value with
     respect to each of the node's further sources, element by element; None where there is none. Computing looks at the
@@ -114,7 +113,7 @@ class Slopes:
     rule: Callable[..., tuple[Any, ...]]
 
 
-@dataclass(frozen=True)
+@record
 class Pullback(Slopes):
     """The same with `rule(upstream, *inputs)`, which gives the gradient with respect to each further source, of any
     shape. It is called when a gradient is taken."""
