@@ -147,18 +147,6 @@ def test_another_process_schedules_nothing(folder: Path) -> None:
     assert runs[1] == runs[0].replace("True True", "False False")
 
 
-def test_a_first_result_imports_no_dataclasses(folder: Path) -> None:
-    """They import `inspect`, a tenth of the time of a first result; `base/records.py` stands in for them."""
-    text = (
-        "import sys; from tilewright import Tensor; assert (Tensor([1, 2, 3]) + 2).tolist() == [3, 4, 5]\n"
-        "print(sorted({'dataclasses', 'inspect'} & set(sys.modules)))"
-    )
-    environment = {**os.environ, "TILEWRIGHT_CACHE_DIR": str(folder), "VERIFY_GRAPH": "0", "VERIFY": "0", "DEBUG": "0"}
-    for _ in range(2):
-        run = subprocess.run([sys.executable, "-c", text], env=environment, capture_output=True, text=True, check=True)
-        assert run.stdout == "[]\n"
-
-
 # ---------------------------------------------------------------- keys
 
 

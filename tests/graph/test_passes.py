@@ -164,7 +164,7 @@ def other_value(option: str) -> int | str:
     present = getattr(options, option)
     if isinstance(present, str):
         return "add-zero"  # the name of a rule
-    return 2 if option == "BEAM" else 1 - int(present)
+    return 2 if option == "BEAM" else int(not present)
 
 
 def stages_run_unwatched(make: Callable[[], Tensor]) -> bool:
