@@ -5,7 +5,9 @@
 
 In: a device, and torch on the same one. Out: a table, and JSON where asked for. Each row is measured in two
 processes, one of torch and one of ours, with empty caches. All have the same weights and inputs. Three steps (or one
-result) are compared with torch's in a wider dtype before anything is timed; a row that is wrong is reported as wrong.
+result) are compared with torch's in a wider dtype before anything is timed; a row that is wrong is reported as wrong:
+one with an error above the tolerance and several times that of torch in the same dtype. (Steps of a deep network are
+ill-conditioned: of ResNet-50's gradients with a batch of 4 both libraries have 2 digits in float32.)
 `--kernels N` lists the N kernels of our step that take the longest, by the device's clock where it has one.
 """
 
@@ -39,6 +41,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 2.0
 TIMEOUT_SECONDS = 1800.0
 TOLERANCE = {"float32": 2e-4, "bfloat16": 3e-2}
+ERROR_MARGIN = 4.0  # times torch's own error
 
 
 # ---------------------------------------------------------------- what is measured
@@ -213,7 +216,7 @@ def our_step(job: Job) -> Callable[[], Any]:
     return step
 
 
-def measure_ours(job: Job, expected: list[Array] | None) -> Measured:
+def measure_ours(job: Job, expected: list[Array] | None, largest_error: float) -> Measured:
     """Timed where it agrees with what is expected, or where nothing is."""
     with Context(DEVICE=job.device):
         driver = open_driver(job.device)
@@ -222,7 +225,7 @@ def measure_ours(job: Job, expected: list[Array] | None) -> Measured:
         measured = run(
             call, lambda tensor: np.asarray(tensor.float().numpy()), job.results, driver.synchronize, CLOCKS[job.clock]
         )
-        if expected is None or error_of(measured.results, expected) <= TOLERANCE[job.dtype]:
+        if expected is None or error_of(measured.results, expected) <= largest_error:
             for _ in range(3):
                 call()
             measured.steady = steady_seconds(call, driver.synchronize, job.seconds, CLOCKS[job.clock])
@@ -250,7 +253,9 @@ def worker(job: Job, part: str, modes: tuple[str, ...], folder: Path, slowest: i
         answer: dict[str, Any] = {mode: summary(measured, expected) for mode, measured in found.items()}
     elif part == "ours":
         expected_ours = list(np.load(stored).values()) if stored.exists() else None
-        measured = measure_ours(job, expected_ours)
+        of_torch = json.loads((folder / "torch.json").read_text()) if stored.exists() else {}
+        errors = [mode["error"] for mode in of_torch.values()]
+        measured = measure_ours(job, expected_ours, max([TOLERANCE[job.dtype], *(ERROR_MARGIN * e for e in errors)]))
         answer = {"ours": summary(measured, expected_ours)}
     else:
         answer = {"kernels": list_kernels(job, slowest)}
