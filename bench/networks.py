@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -216,8 +216,9 @@ def our_step(job: Job) -> Callable[[], Any]:
     return step
 
 
-def measure_ours(job: Job, expected: list[Array] | None, largest_error: float) -> Measured:
+def measure_ours(job: Job, expected: list[Array] | None, errors_of_torch: Sequence[float] = ()) -> Measured:
     """Timed where it agrees with what is expected, or where nothing is."""
+    largest_error = max([TOLERANCE[job.dtype], *(ERROR_MARGIN * error for error in errors_of_torch)])
     with Context(DEVICE=job.device):
         driver = open_driver(job.device)
         memory = CudaMemory(job.device) if job.device.startswith("CUDA") else HostMemory()
@@ -254,8 +255,7 @@ def worker(job: Job, part: str, modes: tuple[str, ...], folder: Path, slowest: i
     elif part == "ours":
         expected_ours = list(np.load(stored).values()) if stored.exists() else None
         of_torch = json.loads((folder / "torch.json").read_text()) if stored.exists() else {}
-        errors = [mode["error"] for mode in of_torch.values()]
-        measured = measure_ours(job, expected_ours, max([TOLERANCE[job.dtype], *(ERROR_MARGIN * e for e in errors)]))
+        measured = measure_ours(job, expected_ours, [mode["error"] for mode in of_torch.values()])
         answer = {"ours": summary(measured, expected_ours)}
     else:
         answer = {"kernels": list_kernels(job, slowest)}
