@@ -38,10 +38,12 @@ def inner_loops(text: str) -> Iterator[list[str]]:
 LAYOUTS = [
     (*key, layout) for key in LOOPS for layout in ("", "left", "right") if layout != "left" or key[0] == "aarch64"
 ]
+LONG_SUMS = [(512, 512, 512), (1000, 777, 333), (300, 1024, 100), (64, 2048, 8192)]
+SHORT_SUMS = [(256, 64, 256), (320, 20, 3276), (80, 40, 20971), (24, 12, 32768)]
 
 
 @pytest.mark.parametrize(("instruction_set", "name", "transposed"), LAYOUTS)
-@pytest.mark.parametrize("sizes", [(512, 512, 512), (1000, 777, 333), (300, 1024, 100), (64, 2048, 8192)], ids=str)
+@pytest.mark.parametrize("sizes", [*LONG_SUMS, *SHORT_SUMS], ids=str)
 def test_the_inner_loop_of_a_product(
     instruction_set: str, name: str, sizes: tuple[int, int, int], transposed: str
 ) -> None:

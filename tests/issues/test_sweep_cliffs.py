@@ -110,14 +110,6 @@ def test_short_sums_of_a_prime_number_of_tiles_are_written_in_wide_blocks(
     assert len(made.view.of_kind(AxisType.THREAD)) == (cores > 1)
 
 
-@pytest.mark.parametrize(("rows", "depth", "columns"), [(320, 20, 3276), (80, 40, 20971), (24, 12, 32768)])
-def test_short_sums_keep_their_accumulators_in_registers(rows: int, depth: int, columns: int) -> None:
-    """Two terms in an iteration: LLVM loaded the elements of all rows in pairs, and accumulators from the stack."""
-    opts = Chosen(matrices(rows, depth, columns, (depth, 1, columns, 1)), CACHES["NEON"]).opts
-    assert OptOps.UPCAST in {opt.op for opt in opts}
-    assert OptOps.UNROLL not in {opt.op for opt in opts}
-
-
 @pytest.mark.parametrize(("columns", "width"), [(12544, 16), (12288, 12), (3136, 16)])
 def test_tiles_divide_the_columns_of_a_packed_matrix(columns: int, width: int) -> None:
     """A processor without masked vectors stores the results of all tiles one by one where the last ends beyond."""

@@ -176,11 +176,8 @@ def test_on_the_emulator_for_every_instruction_set(name: str, target: str) -> No
 
 
 @pytest.mark.parametrize(("depth", "amount"), [(10, 2), (9, 3), (11, None)])
-def test_the_innermost_loop_of_a_sum_is_unrolled(
-    depth: int, amount: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_innermost_loop_of_a_sum_is_unrolled(depth: int, amount: int | None) -> None:
     """A sum over two axes ran at 11 GFLOP/s where one over a single axis ran at 26."""
-    monkeypatch.setattr(packed_products, "SHORT_SUM", 1)  # short ones are not
     sink = prepare_kernel(of_channels(depth=depth))
     found = []
     for opt in choose_opts(view_kernel(sink, TARGETS["NEON"])):
@@ -369,6 +366,21 @@ def test_results_of_short_sums_are_written_by_whole_rows(rows: int, depth: int, 
     outermost = stride(made.view.stores[0], made.view.axes[0])
     assert outermost is not None
     assert (outermost % 1236 == 0) is (depth <= packed_products.SHORT_SUM)
+    assert packs(made) == 1
+    keeps_the_cores_busy(made)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 4])
+def test_many_products_of_short_sums_pack_each_right_factor_once(cores: int) -> None:
+    """The scores of 8 heads were made by halves of rows, and each half packed the keys again."""
+    head, i, j, k = axis(8, 0), axis(256, 1), axis(256, 2), axis(64, 3, AxisType.REDUCE)
+    left = load(param(1, 8 * 256 * 64, dtypes.float32), (head * 256 + i) * 64 + k)
+    right = load(param(2, 8 * 256 * 64, dtypes.float32), (head * 256 + j) * 64 + k)
+    place = store(param(0, 8 * 256 * 256, dtypes.float32), (head * 256 + i) * 256 + j, summed(left * right, k))
+    made = Chosen(UOp(Ops.SINK, dtypes.void, (place,), KernelInfo("product")), replace(LARGE_CACHES, cores=cores))
+    outermost = made.view.axes[0]
+    assert stride(made.view.stores[0], outermost) == 256 * 256
+    assert all(stride(made.view.stores[0], a) == 256 * 256 for a in made.view.of_kind(AxisType.THREAD))
     assert packs(made) == 1
     keeps_the_cores_busy(made)
 

@@ -280,8 +280,10 @@ class PackedProduct(PackedNest):
         shared cache does not hold all rows from one block of columns to the next."""
         size = size_of(rows)
         cached = self._cached_parts(size) if "blocks of columns" in self.loops else 1
-        amount = cached * row_parts(size // cached, cached * self._parts_outside(rows), self.target.cores)
-        if is_by_rows and amount == 1:  # each part packs the right factor
+        outside = self._parts_outside(rows)
+        amount = cached * row_parts(size // cached, cached * outside, self.target.cores)
+        is_long = self.products >= LONG_TASK * outside
+        if is_by_rows and amount == 1 and (is_long or outside == 1):  # each part packs the right factor
             amount = next((n for n in range(2, MAX_ROW_PARTS + 1) if size % n == 0), 1)
         if amount == 1 or not self.is_large or check_block(self.view, rows, size // amount) is not None:
             return rows
@@ -303,10 +305,9 @@ class PackedProduct(PackedNest):
         self.spill_loop = [a for a in self.view.of_kind(AxisType.REDUCE) if a.arg.id[: len(block)] == block][-1]
 
     def _unroll_sum(self) -> None:
-        """Unrolls the innermost loop of the sum. This comes last: a copy is best made along the whole sum. A short sum
-        is not unrolled: LLVM pairs the loads of adjacent terms of all rows, and spills accumulators."""
+        """Unrolls the innermost loop of the sum. This comes last: a copy is best made along the whole sum."""
         inner = self.view.reduces[0].src[-1]
         amount = next((n for n in STEPS if size_of(inner) % n == 0 and size_of(inner) > n), None)
         is_plain = self.dot is None and len(self.view.reduces) == 1
-        if self.is_large and is_plain and self.depth > SHORT_SUM and amount is not None:
+        if self.is_large and is_plain and amount is not None:
             self.unroll(inner, amount)
