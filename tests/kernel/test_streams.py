@@ -163,6 +163,16 @@ def test_sums_of_rows_take_several_rows_at_a_large_stride(shape: tuple[int, int]
     assert 2 * made.count(AxisType.UPCAST) <= target.vector_registers * target.lanes(load.dtype)
 
 
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_two_sums_of_a_row_of_large_arrays_share_half_of_the_registers(target: Target) -> None:
+    """Four vectors of each, as of arrays that a cache holds, left registers unused: the gate and the input of a large
+    language model's layer, for one token."""
+    one, other = (build.reduce_axis(Ops.ADD, leaf(slot, 8192, 2048), (1,)) for slot in (0, 1))
+    made = chosen_for(mul(one, other), replace(target, cache_bytes=1 << 22, memory_streams=2))
+    vectors = made.count(AxisType.UPCAST) // target.lanes(made.view.reduces[0].dtype)
+    assert vectors == max(target.independent_vectors, target.vector_registers // 4)
+
+
 def test_few_rows_are_read_one_by_one() -> None:
     assert streams(chosen_for(row_sums(63, 2048), WIDE)) == 1
 

@@ -159,13 +159,13 @@ def add_accumulators(builder: OptBuilder, lanes: int) -> None:
 
 
 def vectors_of_row(view: KernelView) -> int:
-    """The vectors of a row that are taken at a time: as many as hide the latency of one. Where few rows of an array
-    that no cache holds reach the bandwidth of memory, each takes more: half of the registers are accumulators."""
+    """The vectors of a row that are taken at a time: as many as hide the latency of one. Where few rows of arrays that
+    no cache holds reach the bandwidth of memory, each takes more: half of the registers are accumulators."""
     target, fewest = view.target, view.target.independent_vectors
     is_streamed = any(memory_of(load).arg.size * load.dtype.itemsize >= target.cache_bytes for load in view.accesses)
-    if not is_streamed or len(view.reduces) != 1:
+    if not is_streamed or len({node.src[1:] for node in view.reduces}) != 1:
         return fewest
-    return max(fewest, target.vector_registers // 2 // target.memory_streams)
+    return max(fewest, target.vector_registers // 2 // max(target.memory_streams, len(view.reduces)))
 
 
 def add_streams(builder: OptBuilder) -> None:
