@@ -34,10 +34,9 @@ def inner_loops(text: str) -> Iterator[list[str]]:
             yield [line for line in lines[first : last + 1] if line.startswith("\t")]
 
 
-# Rows of a left factor that is transposed are a vector, of which ARM multiplies by one lane.
-LAYOUTS = [
-    (*key, layout) for key in LOOPS for layout in ("", "left", "right") if layout != "left" or key[0] == "aarch64"
-]
+# Rows of a left factor that is transposed are a vector on ARM, which multiplies by one lane of it, and loads that
+# broadcast elsewhere: LLVM would permute some of six lanes and keep the order in a register.
+LAYOUTS = [(*key, layout) for key in LOOPS for layout in ("", "left", "right")]
 LONG_SUMS = [(512, 512, 512), (1000, 777, 333), (300, 1024, 100), (64, 2048, 8192)]
 SHORT_SUMS = [(256, 64, 256), (320, 20, 3276), (80, 40, 20971), (24, 12, 32768)]
 
@@ -54,6 +53,8 @@ def test_the_inner_loop_of_a_product(
     # The flags of denormals are those of the machine that compiles, which is not the one compiled for.
     target = replace(cpu_target(), flush_denormals=0, **facts)
     rows, depth, columns = sizes
+    if (name, transposed, rows) == ("haswell", "left", 24):
+        pytest.xfail("the right factor is read in place under masks, which take 3 of the 16 registers")
     left = (1, rows) if transposed == "left" else (depth, 1)
     right = (1, depth) if transposed == "right" else (columns, 1)
     kernel = matrices(rows, depth, columns, (*left, *right)).replace(arg=KernelInfo("product"))

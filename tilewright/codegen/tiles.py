@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tilewright.base.dtype import DType, dtypes, wrap_int
 from tilewright.graph.affine import affine
@@ -92,18 +92,20 @@ def tile_values(node: UOp, elements: Sequence[Mapping[UOp, int]]) -> list[int]:
 
 
 class TileFacts:
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, loads_broadcast: bool = False) -> None:
+        """`loads_broadcast` where a load fills all lanes of a vector at no cost."""
+        self._loads_broadcast = loads_broadcast
         self._axes: dict[UOp, tuple[UOp, ...]] = {}
         self._vector: dict[UOp, UOp | None] = {}
         self._outer: dict[UOp, tuple[UOp, ...]] = {}
         self._needed: set[UOp] = set()
-        self._around: dict[UOp, set[UOp]] = {}  # for each load the axes of the values computed from it
+        self._around: dict[UOp, set[tuple[UOp, ...]]] = {}  # for each load the axes of each value computed from it
         self.priority = self._vector_priority(program)
         for node in program.body:
             self._axes[node] = self._axes_of(node)
             for source in node.src:
                 if source.op is Ops.LOAD:
-                    self._around.setdefault(source, set()).update(self._axes[node])
+                    self._around.setdefault(source, set()).add(self._axes[node])
         self._stored = tuple({a: None for node in program.body if node.op is Ops.STORE for a in self._axes[node]})
         for node in program.body:
             self.vector_axis(node)
@@ -158,14 +160,21 @@ class TileFacts:
         return max(candidates, key=lambda axis: (votes.count(axis), self.priority[axis]))
 
     def _is_scattered(self, load: UOp) -> bool:
-        """Whether the elements of a strided load are broadcast into vectors along an axis that the load does not have,
-        as a factor of a product is. Another operand, such as a bias, may have stride 1 along the load's own axis."""
-        steps = tile_part(load.src[0].src[1])[1]
+        """Whether the elements of a load are broadcast into vectors along an axis that the load does not have, as a
+        factor of a product is, and are loaded one by one for that: those of a strided load, and others that are
+        broadcast wherever they are used, if loads broadcast. Another operand, such as a bias, may have stride 1 along
+        the load's own axis."""
+        steps, around = tile_part(load.src[0].src[1])[1], self._around.get(load, set())
         own = [axis for axis in self.axes(load) if axis in self.priority]
-        if any(abs(steps.get(axis, 1)) <= 1 for axis in own):
-            return False
-        around = [axis for axis in self._around.get(load, ()) if axis in self.priority]
-        return max(around, key=self.priority.__getitem__, default=own[0]) not in own
+        if all(abs(steps.get(axis, 1)) > 1 for axis in own):
+            return self._is_broadcast(own, {axis for axes in around for axis in axes})
+        is_plain = len(load.src[0].src) == 2 and all(map(steps.get, own))  # neither masked nor gathered
+        return is_plain and self._loads_broadcast and all(self._is_broadcast(own, axes) for axes in around)
+
+    def _is_broadcast(self, own: Sequence[UOp], around: Iterable[UOp]) -> bool:
+        """Whether the lanes of a value with the axes `around` are along none of an operand's own axes."""
+        found = [axis for axis in around if axis in self.priority]
+        return max(found, key=self.priority.__getitem__, default=own[0]) not in own
 
     def _walked(self, access: UOp) -> UOp | None:
         """The axis along which an access has stride 1, where it has enough elements for a vector. For a store it may be

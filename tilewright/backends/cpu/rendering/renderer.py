@@ -61,7 +61,7 @@ class Renderer:
         self.program = program
         self.name = name
         self.emitter = Emitter(saturating="SATURATING_CAST" in program.target.native_ops)
-        self.facts = TileFacts(program)
+        self.facts = TileFacts(program, loads_broadcast=not program.target.has_lane_operands)
         self.values = Values(self.emitter, self.facts, program.target)
         self.elementwise = Elementwise(self.values, program.body)
         self.memory = MemoryAccess(self.values, program)
