@@ -8,13 +8,14 @@ import time
 
 import pytest
 
-from tilewright import Context, Tensor
+from tilewright import Context, Tensor, jit
 from tilewright.backends.cpu.device import CpuDriver
 from tilewright.base.config import options
 from tilewright.base.errors import CompileError
 from tilewright.engine.compilation import compile as compile_module
 from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.engine.compilation.workers import Workers
+from tilewright.engine.planning.plan import Plan
 from tilewright.graph.records import Program
 
 
@@ -125,6 +126,39 @@ def test_garbage_is_collected_again_after_a_plan_whatever_becomes_of_it(monkeypa
         (Tensor([1.0, 2.0]) * 1.375).realize()
     assert seen == [False]
     assert gc.isenabled()
+
+
+def test_garbage_is_not_collected_while_a_call_is_traced() -> None:
+    seen: list[bool] = []
+
+    def call(x: Tensor, fails: bool) -> Tensor:
+        seen.append(gc.isenabled())
+        if fails:
+            raise LookupError
+        return (x * 1.4375).realize()
+
+    traced = jit(call)
+    assert traced(Tensor([1.0, 2.0]), False).tolist() == [1.4375, 2.875]
+    assert gc.isenabled()
+    with pytest.raises(LookupError):
+        traced(Tensor([1.0, 2.0]), True)
+    assert gc.isenabled()
+    assert seen == [False, False]
+
+
+def test_what_a_plan_holds_is_no_longer_young_and_what_a_program_has_frozen_stays_so() -> None:
+    frozen = gc.get_freeze_count()  # by the tests themselves
+    with Context(CACHE=0):
+        (Tensor([1.0, 2.0]) * 1.5625).realize()
+    assert gc.get_freeze_count() > frozen // 2 > 0
+    gc.unfreeze()
+    try:
+        with Context(CACHE=0):
+            (Tensor([1.0, 2.0]) * 1.6875).realize()
+        young = [*gc.get_objects(generation=0), *gc.get_objects(generation=1)]
+    finally:
+        gc.freeze()
+    assert not any(isinstance(each, Plan) for each in young)
 
 
 def test_equal_kernels_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,6 +145,14 @@ def tuned_interpreter() -> Iterator[None]:
                 gc.enable()
 
 
+def skip_young_generations() -> None:
+    """Moves all objects to the oldest generation of the collector. What a plan is made of lives as long as it: the
+    next two collections would look at each of its objects in vain."""
+    if not gc.get_freeze_count():  # else the program has frozen its objects, which `unfreeze` would undo
+        gc.freeze()
+        gc.unfreeze()
+
+
 def _reset_in_child() -> None:
     """The child of a fork has no helper threads, and no other thread that would leave its block."""
     global _helping, _untuned

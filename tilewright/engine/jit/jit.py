@@ -27,6 +27,7 @@ from tilewright.base.forks import renewed_lock
 from tilewright.base.location import user_location
 from tilewright.base.records import mutable_record
 from tilewright.base.warning import JitWarning
+from tilewright.engine.compilation.workers import tuned_interpreter
 from tilewright.engine.execution.checks import find_failure
 from tilewright.engine.execution.traces import traces
 from tilewright.engine.jit import quick
@@ -235,10 +236,11 @@ class Jit(GuardedByFunction, Generic[P, R]):
             args, kwargs = self._marked.bind(args, kwargs)
         previous, entry.record = entry.record, None
         roots = [(self.function, "the function"), *((value, "an argument") for value in objects_in(signature[0]))]
-        tracer = Tracer(self.function, roots, bound, frozenset() if self._marked is None else self._marked.open)
         is_second = previous is not None and not previous.spoiled and not entry.wait
         entry.wait = max(entry.wait - 1, 0)
-        result = tracer.run(args, kwargs, is_observed=is_second)
+        with tuned_interpreter():  # a trace makes nodes, and most of them live as long as the call
+            tracer = Tracer(self.function, roots, bound, frozenset() if self._marked is None else self._marked.open)
+            result = tracer.run(args, kwargs, is_observed=is_second)
         record = entry.record = tracer.record
         self._reached = record.could_reach
         if tuple(number for number, _ in shared_arguments(self._reached, buffers)) != entry.shared:

@@ -29,7 +29,7 @@ from tilewright.engine.compilation.stored import (
     schedule_options,
     wants_results_alone,
 )
-from tilewright.engine.compilation.workers import Workers, tuned_interpreter
+from tilewright.engine.compilation.workers import Workers, skip_young_generations, tuned_interpreter
 from tilewright.engine.memory.parts import divisions
 from tilewright.engine.planning.bind import BoundGraph
 from tilewright.engine.planning.dynamic import (
@@ -115,6 +115,7 @@ def _new_plan(structure: Structure, is_replayed: bool, bound: BoundGraph | None)
         _plans[key] = plan
     divisions.trim()
     trim_kernels()
+    skip_young_generations()
     return plan
 
 
