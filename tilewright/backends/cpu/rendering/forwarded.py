@@ -57,24 +57,22 @@ def forward_stores(lines: list[str]) -> list[str]:
 
 def _addresses(lines: list[str]) -> dict[str, tuple[str, int]]:
     """The array and the offset of each pointer to an array that is loaded and stored at constant offsets alone."""
-    found: dict[str, tuple[str, int]] = {}
-    excluded: set[str] = set()
+    arrays = {array[1] for line in lines if " = alloca [" in line and (array := _ARRAY.match(line))}
+    found = {array: (array, 0) for array in arrays}
     for line in lines:
-        if array := _ARRAY.match(line):
-            found[array[1]] = array[1], 0
-        elif not found:
+        if not arrays:
+            return {}
+        names = _NAME.findall(line)
+        if found.keys().isdisjoint(names) or _ARRAY.match(line):
             continue
-        elif (pointer := _POINTER.match(line)) and pointer[3] in found and pointer[2] in _BYTES:
+        if (pointer := _POINTER.match(line)) and pointer[2] in _BYTES:
             array_name, offset = found[pointer[3]]
             found[pointer[1]] = array_name, offset + int(pointer[4]) * _BYTES[pointer[2]]
-        else:
-            access = _STORE.match(line) or _LOAD.match(line)
-            is_simple = access is not None and _TYPE.match(access[1] if access.re is _STORE else access[2]) is not None
-            names = _NAME.findall(line)
-            for name in names[:-1] if is_simple else names:
-                if name in found:
-                    excluded.add(found[name][0])
-    return {pointer: place for pointer, place in found.items() if place[0] not in excluded}
+            continue
+        access = _STORE.match(line) or _LOAD.match(line)
+        is_simple = access is not None and _TYPE.match(access[1] if access.re is _STORE else access[2]) is not None
+        arrays.difference_update([found[name][0] for name in (names[:-1] if is_simple else names) if name in found])
+    return {pointer: place for pointer, place in found.items() if place[0] in arrays}
 
 
 def _span(address: tuple[str, int], kind: str) -> _Span:
