@@ -94,6 +94,11 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, ctx: AttentionContext,
     """Softmax attention of (batch, heads, time, features), scaled by 1 / sqrt(features) where `scale` is 0."""
     if scale:
         queries = queries * (scale * math.sqrt(queries.shape[-1]))
+    if isinstance(ctx.position, Tensor) and ctx.cache is not None:
+        window = ctx.config.window if ctx.config.is_local_layer(layer) else 0
+        found = queries._cached_attention(keys, values, ctx.position, window)
+        if found is not None:
+            return found
     return queries.scaled_dot_product_attention(
         keys, values, ctx.mask(layer, keys), is_causal=ctx.is_causal(layer), enable_gqa=True
     )

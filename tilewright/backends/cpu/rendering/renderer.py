@@ -279,7 +279,9 @@ class Renderer:
                 total = emitter.emit(emitter.fold_lanes(node.arg, acc.dtype, lanes, total.name))
             values[coordinates] = total
         self.values[node] = values
-        if unfolded and node.arg is Ops.ADD and node.dtype.is_int:
+        # Where products take lanes, pairs of lanes are added in the order in which a single vector is folded.
+        is_pairwise = node.dtype.is_int or (node.dtype.bits >= 32 and self.values.target.has_lane_operands)
+        if unfolded and node.arg is Ops.ADD and is_pairwise:
             self.values.unfolded[node] = unfolded
 
 

@@ -141,16 +141,16 @@ def joined(emit: Emit, element: str, vectors: list[str], lanes: int, count: int)
 
 
 def fold_rows(emit: Emit, element: str, rows: Sequence[str], lanes: int) -> str:
-    """The sum of the lanes of each row of integers, as one vector; the number of rows is a multiple of `lanes`. A round
+    """The sum of the lanes of each row, as one vector; the number of rows is a multiple of `lanes`. A round
     adds neighbouring lanes of two rows, which is one instruction where there is a pairwise addition:
 
         a0 a1 a2 a3, b0 b1 b2 b3, ...  ->  a01 a23 b01 b23, ...  ->  a0123 b0123 c0123 d0123"""
     kind, evens, odds = of_lanes(element, lanes), range(0, 2 * lanes, 2), range(1, 2 * lanes, 2)
-    found, left = list(rows), lanes
+    found, left, add = list(rows), lanes, "fadd" if element in ("float", "double") else "add"
     while left > 1:
         pairs = [f"shufflevector {kind} {a}, {kind} {b}" for a, b in zip(found[::2], found[1::2], strict=True)]
         halves = [(emit(f"{pair}, {shuffle_mask(evens)}"), emit(f"{pair}, {shuffle_mask(odds)}")) for pair in pairs]
-        found = [emit(f"add {kind} {even}, {odd}") for even, odd in halves]
+        found = [emit(f"{add} {kind} {even}, {odd}") for even, odd in halves]
         left //= 2
     return joined(emit, element, found, lanes, len(rows))
 

@@ -89,6 +89,16 @@ class AttentionMixin(RandomMixin, ProductsMixin):
 
         return grouped_attention(self, key, value, attn_mask, is_causal, dropout_p, _attend_in_parts)
 
+    def _cached_attention(self, key: Self, value: Self, positions: Self, window: int) -> Self | None:
+        """The result of a kernel for one query per head, where each row sees its keys up to the one at its position,
+        all of them or the last `window`. None where it does not support these operands."""
+        if not runs_in_blocks(self):
+            return None
+        # Imported late: only devices whose threads are cores use it.
+        from tilewright.tensor.families.networks.cached_attention import cached_attention
+
+        return cached_attention(self, key, value, positions, window, _attend_in_parts)
+
     def _core_attention(self, key: Self, value: Self, attn_mask: Self | None, is_causal: bool) -> Self | None:
         """The result of a kernel for one query per head, or of one for tensor cores; None where neither takes these
         operands."""
