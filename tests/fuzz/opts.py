@@ -54,6 +54,7 @@ WEIGHTS: dict[OptOps, float] = {
     OptOps.SCATTER: 3,
     OptOps.DISTRIBUTE: 3,
     OptOps.CLIP: 1,
+    OptOps.CUT: 2,
     OptOps.SPILL: 2,
     OptOps.BLOCK: 3,
     OptOps.PADTO: 2,
@@ -72,7 +73,7 @@ CASES_WITH_KERNELS = 120
 # What few kernels have a place for is tried in the first steps, in every other of those that have. Some of it needs
 # another one to be applied before it.
 FIRST = 6
-RARE = (OptOps.MEMOISE, OptOps.SCATTER, OptOps.DISTRIBUTE, OptOps.CLIP)
+RARE = (OptOps.MEMOISE, OptOps.SCATTER, OptOps.DISTRIBUTE, OptOps.CLIP, OptOps.CUT)
 # Kernels that few transforms are for (dot-product instructions, sums that end where a mask does); their part of all.
 SPECIAL = ("narrow_product", *MASKED)
 SPECIAL_SHARE = 0.09

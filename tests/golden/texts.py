@@ -116,4 +116,5 @@ TRANSFORMED: dict[OptOps, tuple[str, tuple[Opt, ...]]] = {
     OptOps.DISTRIBUTE: ("added_by_index", (Opt(OptOps.SCATTER, 0, 1), Opt(OptOps.DISTRIBUTE, 1))),
     OptOps.SPILL: ("column_sums", (Opt(OptOps.SPILL, 0),)),
     OptOps.CLIP: ("shifted_sums", (Opt(OptOps.CLIP, 1),)),
+    OptOps.CUT: ("joined", (Opt(OptOps.CUT, 1),)),
 }

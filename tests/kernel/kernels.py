@@ -17,7 +17,7 @@ from tests.schedule.graphs import add, mul
 from tilewright import Context
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import KernelOptError
-from tilewright.graph import build
+from tilewright.graph import build, slices
 from tilewright.graph.interpreter.effects import run_effects
 from tilewright.graph.interpreter.evaluate import evaluate_kernel
 from tilewright.graph.interpreter.numpy_math import numpy_dtype
@@ -163,10 +163,16 @@ def _named(*functions: Builder) -> dict[str, Builder]:
     return {function.__name__: function for function in functions}
 
 
+def joined() -> UOp:
+    """Rows of three values, of which the second is computed, between zeros."""
+    rows = [leaf(0, 4, 2, 3), mul(leaf(1, 4, 3, 3), build.const(F32, 2.0)), leaf(2, 4, 4, 3)]
+    return build.pad(slices.cat(rows, 1), ((0, 0), (1, 0), (0, 0)))
+
+
 _GRAPHS = _named(
     *(elementwise, transposed, row_sums, column_sums, whole_sum, product, square_product, rows_less_their_greatest),
     *(greatest_of_negatives, products_of_rows, padded, gathered, counted, a_bool, nested_sums, bytes_of_rows),
-    *(narrow_product, added_by_index, greatest_by_index),
+    *(narrow_product, added_by_index, greatest_by_index, joined),
 )
 
 # ---------------------------------------------------------------- by hand

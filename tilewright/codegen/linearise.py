@@ -42,10 +42,10 @@ class Block:
 
 
 class Lineariser:
-    def __init__(self, sink: UOp, loop_order: tuple[UOp, ...]) -> None:
+    def __init__(self, sink: UOp, loop_paths: dict[UOp, Path]) -> None:
         self.nodes = toposort(sink)
         self.rank = {node: position for position, node in enumerate(self.nodes)}
-        self.paths: dict[UOp, Path] = {loop: loop_order[: n + 1] for n, loop in enumerate(loop_order)}
+        self.paths = dict(loop_paths)
         self.known_paths: dict[frozenset[UOp], Path] = {}
         self.accumulators: dict[UOp, tuple[UOp, UOp, UOp]] = {}
         self.done_points: dict[UOp, tuple[Point, ...]] = {}
@@ -191,7 +191,9 @@ class Lineariser:
         self._order((update, inside), (total, home))
 
     def _emit(self, block: Block, order: list[UOp]) -> None:
-        """Members in topological order; of those that are ready, loops come last."""
+        """Members in topological order; of those that are ready, loops and the stores to buffers between them come
+        last, in the order of the kernel: adjacent parts of a buffer are written one after the other."""
+        late = {member for member in block.members if member in block.inner or (block.inner and _is_output(member))}
         waiting = {member: len(needs) for member, needs in block.members.items()}
         followers: dict[UOp, list[UOp]] = {}
         for member, needs in block.members.items():
@@ -200,7 +202,7 @@ class Lineariser:
         ready: list[tuple[bool, int, int, UOp]] = []
         for number, (member, count) in enumerate(waiting.items()):
             if count == 0:
-                heapq.heappush(ready, (member in block.inner, self.rank.get(member, 0), number, member))
+                heapq.heappush(ready, (member in late, self.rank.get(member, 0), number, member))
         numbers = {member: number for number, member in enumerate(waiting)}
         placed = 0
         while ready:
@@ -216,10 +218,14 @@ class Lineariser:
             for follower in followers.get(member, ()):
                 waiting[follower] -= 1
                 if waiting[follower] == 0:
-                    key = (follower in block.inner, self.rank.get(follower, 0), numbers[follower], follower)
+                    key = (follower in late, self.rank.get(follower, 0), numbers[follower], follower)
                     heapq.heappush(ready, key)
         if placed < len(waiting):
             raise _no_order([member for member, count in waiting.items() if count])
+
+
+def _is_output(member: UOp) -> bool:
+    return member.op is Ops.STORE and memory_of(member.src[0]).op is Ops.PARAM
 
 
 def _no_order(stuck: list[UOp]) -> InternalError:

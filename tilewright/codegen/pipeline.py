@@ -68,7 +68,7 @@ def lower_grouped_reductions(lowering: Lowering) -> None:
 
 
 def linearise(lowering: Lowering) -> None:
-    lowering.body = tuple(Lineariser(lowering.sink, loop_order(lowering.sink)).body())
+    lowering.body = tuple(Lineariser(lowering.sink, loop_paths(lowering.sink)).body())
 
 
 PASSES: tuple[Pass[Lowering], ...] = (
@@ -156,8 +156,10 @@ def _launch_key(axis: UOp) -> tuple[str, tuple[int, ...]]:
     return (axis.arg.kind.value, axis.arg.id)
 
 
-def loop_order(sink: UOp) -> tuple[UOp, ...]:
-    """Output loops, outermost first: rows, which more reductions depend on, before the loops inside them."""
+def loop_paths(sink: UOp) -> dict[UOp, tuple[UOp, ...]]:
+    """The nest of each output loop, outermost first: rows, which more reductions depend on, before the loops inside
+    them. Loops that no effect depends on together follow one another, unless one of them is inside a third loop that
+    the other is not inside of."""
     nodes = toposort(sink)
     reduces = [node for node in nodes if node.op is Ops.REDUCE]
     loops = [node for node in nodes if node.op is Ops.RANGE and node.arg.kind is AxisType.LOOP]
@@ -168,7 +170,16 @@ def loop_order(sink: UOp) -> tuple[UOp, ...]:
         users = (sum(loop in node.ranges for node in found) for found in (reduces, stores))
         return (-next(users), -next(users), loop.arg.id)
 
-    return tuple(sorted((loop for loop in loops if loop not in closed), key=key))
+    order = tuple(sorted((loop for loop in loops if loop not in closed), key=key))
+    effects = {node.ranges for node in nodes if node.dtype is dtypes.void and node.op is not Ops.SINK}
+    paths: dict[UOp, tuple[UOp, ...]] = {}
+    for number, loop in enumerate(order):
+        around = [outer for outer in order[:number] if any(outer in ranges and loop in ranges for ranges in effects)]
+        path = paths[around[-1]] if around else ()
+        if not set(around) <= set(path):
+            return {each: order[: position + 1] for position, each in enumerate(order)}
+        paths[loop] = (*path, loop)
+    return paths
 
 
 def program_params(sink: UOp) -> tuple[Param, ...]:

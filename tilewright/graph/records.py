@@ -33,6 +33,7 @@ class OptOps(enum.Enum):
     DISTRIBUTE = "distribute"
     SPILL = "spill"
     CLIP = "clip"
+    CUT = "cut"
 
     __hash__ = object.__hash__
 

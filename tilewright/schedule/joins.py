@@ -72,8 +72,8 @@ def _is_small_copy(node: UOp) -> bool:
 
 
 def stored_join(stored: UOp, target: Target | None) -> UOp | None:
-    """A stored selection of parts as a CAT, where a part begins inside a vector: in the selection the loads of every
-    vector are masked because of those at the boundaries, while each part alone is a plain copy."""
+    """A stored selection of long parts as a CAT where a part begins inside a vector, or where the loops around it have
+    fewer iterations than there are cores. In other selections the kernel stage cuts the loop that selects."""
     if target is None or not target.has_threads or stored.op is not Ops.WHERE or is_symbolic(stored.shape):
         return None
     found = selected_parts(stored)
@@ -83,9 +83,10 @@ def stored_join(stored: UOp, target: Target | None) -> UOp | None:
     inner = max_count(stored.shape[axis + 1 :])
     lanes = target.lanes(stored.dtype)
     is_inside = any(start * inner % lanes for start, _ in bounds_of([part.shape[axis] for part in parts]))
+    is_whole = max_count(stored.shape[:axis]) < target.cores
     is_long = all(max_count(part.shape[axis:]) >= MIN_JOINED_ROW for part in parts)
     is_large = max_count(stored.shape) >= MIN_JOINED_ELEMENTS
-    return UOp(Ops.CAT, stored.dtype, tuple(parts), axis) if is_inside and is_long and is_large else None
+    return UOp(Ops.CAT, stored.dtype, tuple(parts), axis) if (is_inside or is_whole) and is_long and is_large else None
 
 
 def selected_parts(node: UOp) -> tuple[list[UOp], int] | None:

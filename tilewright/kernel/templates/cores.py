@@ -4,6 +4,7 @@ new template is a file in this folder that ends with its record, and a line here
 from __future__ import annotations
 
 from tilewright.kernel.templates.convolutions import CONVOLUTION
+from tilewright.kernel.templates.joins import JOIN
 from tilewright.kernel.templates.products import CONTRACTION
 from tilewright.kernel.templates.scans import SCAN
 from tilewright.kernel.templates.scatter import SCATTER
@@ -17,6 +18,7 @@ CORE_TEMPLATES: tuple[Template, ...] = (
     CONTRACTION,
     INTERLEAVED,
     SELECTED,
+    JOIN,
     COLUMNS,
     ELEMENTWISE,
     TRANSPOSE,

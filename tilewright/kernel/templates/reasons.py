@@ -31,6 +31,7 @@ MEANINGS = {
     OptOps.SCATTER: "stores at computed indices are shared out by their targets",
     OptOps.SPILL: "accumulators are spilled to memory between blocks",
     OptOps.CLIP: "the last tile is clipped",
+    OptOps.CUT: "cut into parts in which its masks are constant",
 }
 
 

@@ -57,13 +57,13 @@ NEAR_STEPS = tuple(range(MAX_NEAR_STEP + 1))
 def match_interleaved(view: KernelView) -> tuple[UOp, UOp] | None:
     axis = common_vector_axis(view)
     size = 0 if axis is None else size_of(axis)
-    is_short = size <= MAX_NEAR_STEP or (size <= MAX_PHASES and size % _lanes_of(view) > 0)
+    is_short = size <= MAX_NEAR_STEP or (size <= MAX_PHASES and size % lanes_of(view) > 0)
     return interleaved_axes(view) if is_short else None
 
 
 def interleaved_plans(view: KernelView, found: tuple[UOp, UOp]) -> tuple[Plan, ...]:
     reason = "stores interleave phases: vectors along the loop of stride 1 in the loads, for each phase"
-    return (Plan("phases", reason, lambda: _made(view, lambda b: interleave(b, *found, _lanes_of(view)))),)
+    return (Plan("phases", reason, lambda: _made(view, lambda b: interleave(b, *found, lanes_of(view)))),)
 
 
 def match_selected(view: KernelView) -> list[UOp] | None:
@@ -97,7 +97,7 @@ def match_elementwise(view: KernelView) -> UOp | None:
 
 def vector_plans(view: KernelView, axis: UOp) -> tuple[Plan, ...]:
     reason = f"{axis_name(axis)} has a stride of at most {MAX_NEAR_STEP} in every access: vectors along it"
-    return (Plan("vectors", reason, lambda: _made(view, lambda b: tile_along(b, axis, _lanes_of(view)))),)
+    return (Plan("vectors", reason, lambda: _made(view, lambda b: tile_along(b, axis, lanes_of(view)))),)
 
 
 def transpose_plans(view: KernelView, crossing: tuple[UOp, UOp]) -> tuple[Plan, ...]:
@@ -120,12 +120,12 @@ def _made(view: KernelView, tile: Callable[[OptBuilder], None]) -> Opts:
     return tuple(builder.opts)
 
 
-def _lanes_of(view: KernelView) -> int:
+def lanes_of(view: KernelView) -> int:
     return view.target.lanes(widest_dtype_of(view))
 
 
 def vectorise_inner(builder: OptBuilder) -> None:
-    view, lanes = builder.view, _lanes_of(builder.view)
+    view, lanes = builder.view, lanes_of(builder.view)
     for inner in inner_vector_axes(view):
         # A load at a large stride is a gather, lane by lane: more vectors only make more code.
         is_scattered = any(stride(access, inner) not in (*NEAR_STEPS, -1) for access in view.accesses)

@@ -7,6 +7,7 @@ from tilewright.graph.records import OptOps
 from tilewright.kernel.transforms import (
     block,
     clip,
+    cut,
     distribute,
     group,
     local,
@@ -43,6 +44,7 @@ TRANSFORMS: dict[OptOps, Transform] = {
         distribute.DISTRIBUTE,
         spill.SPILL,
         clip.CLIP,
+        cut.CUT,
         tensor_core.TC,
     )
 }
