@@ -11,7 +11,7 @@ from tilewright.base.target import Target
 from tilewright.graph import build
 from tilewright.graph.ops import Ops, reduce_identity
 from tilewright.graph.sizes import is_symbolic
-from tilewright.graph.spec import Shape, max_count
+from tilewright.graph.spec import max_count
 from tilewright.graph.uop import UOp, const
 from tilewright.graph.walk import without_casts
 from tilewright.schedule.product_parts import MAX_GROUP_PARTS, MAX_PADDING, fill_cores, is_product
@@ -31,9 +31,11 @@ LONG_PRODUCT = 1 << 12
 LARGE_COLUMNS = 1 << 18
 MIN_PARTIALS = 1 << 16
 MIN_COLUMN_PART = 32
-# Sums of columns on a CPU: the parts, the least rows of one, and the bytes of a row from which a part of each row, one
-# for each core, is a long stream as well.
-ROW_PARTS, MIN_ROW_PARTS = 16, 4
+# Sums of columns on a CPU: the least elements that are worth a second kernel; the parts, the rows that a part takes at
+# a time, its least rows, and the bytes of a row from which a part of each row, one for each core, is a long stream as
+# well.
+LARGE_ROWS = 1 << 19
+ROW_PARTS, MIN_ROW_PARTS, ROW_STREAMS = 16, 4, 4
 MIN_ROWS = 64
 LONG_ROW = 1 << 17
 # Results per core that keep a device with work-groups busy.
@@ -77,7 +79,7 @@ def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
     padded = padded_parts(source.shape[axis], work // results, most)
     if parts is None or (padded > parts and 2 * parts < min(wanted, source.shape[axis] // MAX_PADDING)):
         return _split_with_padding(node, axis, padded) if padded > 1 else None
-    return _split_axis(source, source.shape, node, axis, parts)
+    return _split_axis(node, source, axis, parts)
 
 
 def _merge_reduced(node: UOp, axis: int) -> UOp | None:
@@ -158,28 +160,35 @@ def _split_columns(node: UOp, work: int, results: int) -> UOp | None:
     if 4 * parts < max_parts:
         parts = padded_parts(source.shape[axis], work // results, 1 << (max_parts.bit_length() - 1))
         return _split_with_padding(node, axis, parts) if parts > 1 else None
-    return _split_axis(source, source.shape, node, axis, parts) if parts > 1 else None
+    return _split_axis(node, source, axis, parts) if parts > 1 else None
 
 
 def _split_rows(node: UOp, work: int, results: int) -> UOp | None:
-    """Sums over the rows of a matrix that no cache holds, on a CPU. A core that takes whole rows reads one stream from
-    row to row; where each core takes a part of every row, the streams are short."""
+    """Sums over the rows of a large matrix on a CPU. A core that takes whole rows reads one stream from row to row;
+    where each core takes a part of every row, the streams are short."""
     source = node.src[0]
     _, axes = node.arg
     summed = [axis for axis in sorted(axes) if source.shape[axis] > 1]
     own = contiguous_axis(source)
-    if work < LONG_REDUCTION or not summed or own in axes or is_product(source, axes):
+    if work < LARGE_ROWS or not summed or own in axes or is_product(source, axes):
         return None
     # A factor that is transposed, as that of a vector by a matrix, has its columns in front.
     columns = source.shape[own] if own < summed[-1] else max_count(source.shape[summed[-1] + 1 :])
     if results >= ROW_PARTS * columns or columns * node.dtype.itemsize >= LONG_ROW:
         return None  # there are as many matrices already, or parts of a row are long
     size, most = source.shape[summed[0]], min(ROW_PARTS, work // results // MIN_ROWS)
-    parts = max((n for n in range(MIN_ROW_PARTS, most + 1) if size % n == 0), default=1)
-    if parts == 1:
-        is_divided = 1 < most and most * MAX_PADDING <= size
-        return _split_with_padding(node, summed[0], most, is_stored=True) if is_divided else None
-    return _split_axis(source, source.shape, node, summed[0], parts, is_stored=True)
+    parts = max((n for n in range(MIN_ROW_PARTS, most + 1) if size % (n * ROW_STREAMS) == 0), default=most)
+    rest = size % (parts * ROW_STREAMS)
+    if parts < 2 or rest * MAX_PADDING > size:
+        return None
+    if not rest:
+        return _split_axis(node, source, summed[0], parts, is_stored=True)
+    # Rows that are left over are summed by the second kernel: a mask for every row would take as long as the sums.
+    first, last = (
+        build.shrink(source, tuple(bounds if a == summed[0] else (0, n) for a, n in enumerate(source.shape)))
+        for bounds in ((0, size - rest), (size - rest, size))
+    )
+    return build.alu(node.arg[0], _split_axis(node, first, summed[0], parts, is_stored=True), node.with_src((last,)))
 
 
 def contiguous_axis(node: UOp) -> int:
@@ -222,15 +231,16 @@ def _split_product(node: UOp) -> UOp | None:
         return None
     size = source.shape[summed[0]]
     parts = max(n for n in range(1, size + 1) if size % n == 0 and (n == 1 or n * MIN_PART <= length))
-    return _split_axis(source, source.shape, node, summed[0], parts) if parts > 1 else None
+    return _split_axis(node, source, summed[0], parts) if parts > 1 else None
 
 
-def _split_axis(source: UOp, shape: Shape, node: UOp, axis: int, parts: int, is_stored: bool = False) -> UOp:
-    """Parts are the first axis where adjacent results are adjacent in what is read: the results of a part are then
-    stored contiguously, in vectors; otherwise they would be stored at a stride of `parts`. A short sum
-    of sums would be one kernel again, were the first not stored."""
-    op, axes = node.arg
-    if max_count(shape[:axis]) > 1 and any(own not in axes for own in _contiguous_axes(source)):
+def _split_axis(node: UOp, source: UOp, axis: int, parts: int, is_stored: bool = False) -> UOp:
+    """`source` is what is reduced, padded or without the rows that are left over. Parts are the first axis where
+    adjacent results are adjacent in what is read: the results of a part are then stored contiguously, in vectors;
+    otherwise they would be stored at a stride of `parts`. A short sum of sums would be one kernel again, were the first
+    not stored."""
+    (op, axes), shape = node.arg, source.shape
+    if max_count(shape[:axis]) > 1 and any(own not in axes for own in _contiguous_axes(node.src[0])):
         split = (*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :])
         order = (axis, *(a for a in range(len(split)) if a != axis))
         first = build.permute(build.reshape(source, split), order)
@@ -254,7 +264,7 @@ def padded_parts(size: int, reduced: int, most: int) -> int:
     return parts
 
 
-def _split_with_padding(node: UOp, axis: int, parts: int, is_stored: bool = False) -> UOp:
+def _split_with_padding(node: UOp, axis: int, parts: int) -> UOp:
     source = node.src[0]
     op, _ = node.arg
     size = source.shape[axis]
@@ -267,4 +277,4 @@ def _split_with_padding(node: UOp, axis: int, parts: int, is_stored: bool = Fals
         everywhere = UOp(Ops.EXPAND, dtypes.int64, (position,), padded.shape)
         identity = const(source.dtype, reduce_identity(op, source.dtype))
         padded = (everywhere < size).where(padded, identity)
-    return _split_axis(padded, padded.shape, node, axis, parts, is_stored)
+    return _split_axis(node, padded, axis, parts)
