@@ -257,3 +257,29 @@ def test_elements_at_loaded_indices_are_read_one_by_one_without_masks(
     (ast,) = kernels_of(table.gather(1, index.contiguous().realize()))
     made = Chosen(ast, replace(LARGE_CACHES, masked_itemsizes=masked_itemsizes))
     assert (made.uses(OptOps.UPCAST) > 0) is is_vector
+
+
+# ---------------------------------------------------------------- sorts of short rows
+
+
+def test_ranks_are_counted_in_wide_vectors_and_inverted_in_one_pass() -> None:
+    """Logic on vectors of booleans packs comparisons into bytes and unpacks them, in every pair of keys; and the
+    position of each rank was searched among all ranks."""
+    x = Tensor.empty(720, 43).contiguous().realize()
+    _, ranks, order, _ = kernels_of(x.sort(1)[0])
+    logic = [node for node in view_kernel(ranks).nodes if node.op in (Ops.AND, Ops.OR) and node.dtype.is_bool]
+    assert not logic
+    assert Chosen(order, replace(LARGE_CACHES, vector_bytes=16)).uses(OptOps.SCATTER) == 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 9, 43, 64, 130])
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "float32", "int64"])
+def test_short_rows_are_sorted_stably(size: int, dtype: str) -> None:
+    values = np.random.default_rng(size).integers(0, 12, (7, size)).astype(dtype)
+    if dtype == "float32":
+        values[values == 3] = np.nan
+        values[values == 4] = -0.0
+        values[values == 5] = -np.inf
+    found = Tensor(values).sort(1)
+    np.testing.assert_array_equal(found.indices.numpy(), np.argsort(values, axis=1, kind="stable"))
+    np.testing.assert_array_equal(found.values.numpy(), np.sort(values, axis=1))

@@ -26,11 +26,11 @@ from tilewright.tensor.primitives.indexing import ValuesAndIndices
 
 # Axes up to this length are sorted as one block, longer ones in blocks of half of it.
 _ONE_BLOCK = 256
-# On a CPU rows from this length on, and so much longer for each digit of a key, are sorted by digits: counting the
-# values of a digit takes as long for a short row. Measured on a Neoverse N1 with rows of 4 to 64 keys of 1, 4 and 8
-# digits.
-_MIN_SIZE = 24
-_MIN_SIZE_OF_DIGIT = 6
+# The time to sort a row by one digit on a CPU core, and the time for each of its elements, in comparisons of a pair of
+# keys in vectors of 32 bits: counting the values of a digit takes as long for a short row. Measured on a Neoverse N1
+# with rows of 24 to 128 keys of 1, 2, 4 and 8 digits.
+_PAIRS_OF_DIGIT = 1300
+_PAIRS_OF_MOVE = 12
 # Every _STRIDE-th element of a merged row is found by bisection, and those between from it. A byte has a bit for each.
 _STRIDE = 8
 # The first k elements of rows at least _FEW * k long are found without sorting the rest.
@@ -147,7 +147,7 @@ def order_on(device: Devices, keys: UOp) -> UOp:
     if target is None or is_symbolic(keys.shape):
         return order_of_last_axis(keys)
     rows = (math.prod(keys.shape[:-1]), keys.shape[-1])
-    if target.has_threads and rows[1] >= _MIN_SIZE + _MIN_SIZE_OF_DIGIT * keys.dtype.itemsize:
+    if target.has_threads and is_sorted_by_digits(rows[1], keys.dtype.itemsize):
         from tilewright.graph.kernels.serial_sort import order_of_rows  # many programs do not sort
 
         return build.reshape(order_of_rows(build.contiguous(build.reshape(keys, rows))), keys.shape)
@@ -157,6 +157,11 @@ def order_on(device: Devices, keys: UOp) -> UOp:
 
     places, _ = sorted_rows(build.contiguous(build.reshape(keys, rows)), target)
     return build.reshape(places, keys.shape)
+
+
+def is_sorted_by_digits(size: int, itemsize: int) -> bool:
+    """Whether a CPU core sorts a row by the digits of its keys in less time than it compares all pairs of keys."""
+    return size**2 * max(1.0, itemsize / 4) >= itemsize * (_PAIRS_OF_DIGIT + _PAIRS_OF_MOVE * size)
 
 
 def order_of_last_axis(keys: UOp) -> UOp:
@@ -225,8 +230,10 @@ def first_in_blocks(device: Devices, keys: UOp, k: int) -> UOp:
 
 
 def order_of_blocks(keys: UOp) -> UOp:
-    """The sort order of each row: an element's rank is the number of elements that precede it."""
+    """The sort order of each row: an element's rank is the number of elements that precede it. Comparisons are of 32
+    bits and are selected as integers, so that their vectors are as wide as those of the ranks."""
     outer, size = keys.shape[:-1], keys.shape[-1]
+    keys = build.contiguous(build.cast(keys, dtypes.int32)) if keys.dtype.itemsize < 4 else keys
     if size == 1:
         return build.const(dtypes.int32, 0, keys.shape)
     square = (*outer, size, size)
@@ -234,14 +241,15 @@ def order_of_blocks(keys: UOp) -> UOp:
     own = build.expand(build.reshape(keys, (*outer, size, 1)), square)
     other = build.expand(build.reshape(keys, (*outer, 1, size)), square)
     is_earlier = build.alu(Ops.CMPLT, build.axis_iota(square, last), build.axis_iota(square, last - 1))
-    is_tied = build.alu(Ops.AND, build.alu(Ops.CMPEQ, other, own), is_earlier)
-    before = build.alu(Ops.OR, build.alu(Ops.CMPLT, other, own), is_tied)
-    rank = build.contiguous(build.reduce_axis(Ops.ADD, build.cast(before, dtypes.int32), (last,)))
+    is_less = build.cast(build.alu(Ops.CMPLT, other, own), dtypes.int32)
+    is_at_most = build.cast(build.alu(Ops.CMPLT, own, other).logical_not(), dtypes.int32)
+    before = build.where(is_earlier, is_at_most, is_less)
+    rank = build.contiguous(build.reduce_axis(Ops.ADD, before, (last,)))
     # The element of rank k goes to position k.
     ranks = build.expand(build.reshape(rank, (*outer, 1, size)), square)
     is_here = build.alu(Ops.CMPEQ, ranks, build.axis_iota(square, last - 1))
     number = build.where(is_here, build.axis_iota(square, last), build.const(dtypes.int32, 0))
-    return build.reshape(build.reduce_axis(Ops.ADD, number, (last,)), keys.shape)
+    return build.contiguous(build.reshape(build.reduce_axis(Ops.ADD, number, (last,)), keys.shape))
 
 
 def merge_sources(keys: UOp, half: int) -> UOp:
