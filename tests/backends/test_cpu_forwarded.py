@@ -55,3 +55,18 @@ def test_what_may_have_changed_is_loaded(between: list[str]) -> None:
 def test_a_load_of_another_type_is_kept() -> None:
     lines = [ARRAY, stored("%a"), loaded("%c", kind="<4 x i32>"), stored("%c", "%out", "<4 x i32>")]
     assert forward_stores(lines) == lines
+
+
+def test_a_load_of_some_lanes_takes_them_from_the_register() -> None:
+    lines = [ARRAY, NEXT, stored("%a", kind="<8 x float>"), loaded("%c", "%p"), stored("%c", "%out")]
+    taken = "  %c = shufflevector <8 x float> %a, <8 x float> poison, <4 x i32> <i32 4, i32 5, i32 6, i32 7>"
+    assert forward_stores(lines) == [taken, stored("%c", "%out")]
+
+
+@pytest.mark.parametrize(
+    ("offset", "kind"), [(14, "<4 x float>"), (24, "<4 x float>"), (16, "<2 x double>"), (16, "float")]
+)
+def test_lanes_that_a_vector_does_not_have_are_loaded(offset: int, kind: str) -> None:
+    lines = [ARRAY, f"  %p = getelementptr i8, ptr %register0, i64 {offset}", stored("%a", kind="<8 x float>")]
+    lines += [loaded("%c", "%p", kind), stored("%c", "%out", kind)]
+    assert forward_stores(lines) == lines

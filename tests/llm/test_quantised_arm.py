@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -98,3 +99,17 @@ def test_many_tokens_take_weights_by_lane(targets: dict[str, Target], kind: str)
     assert (np.abs(found.T - x.astype(np.float64) @ values.T.astype(np.float64)) <= bound_of(values, x)).all()
     by_lane = re.findall(r"\tsdot\tv\d+\.4s, v\d+\.16b, v\d+\.4b\[[0-3]\]", assembly)
     assert len(by_lane) == dots(assembly) > 0
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0"])
+def test_starts_of_sums_are_loaded(targets: dict[str, Target], kind: str) -> None:
+    """A sum of bytes starts from the bits of a float. A load does not take a unit that multiplies, as a copy from
+    register to register does."""
+    layout, columns = layout_of(kind, is_signed=True, is_shared=True), TYPES[kind].size * 2
+    weights, x = random_blocks(kind, 4, columns), random_rows(8, columns)
+    quantised = [each.numpy() for each in quantise(Tensor(x), product.parts_of_a_run(layout), 4)]
+    kernel = many_tokens(layout, TYPES[kind].nbytes, Tile(4, 2, 4), "products")
+    slow = replace(targets[NAME], native_ops=targets[NAME].native_ops | {"SLOW_CONVERSIONS"})
+    _, assembly = run(kernel, slow, [np.zeros((4, 8), np.float32), weights, *quantised])
+    assert not re.findall(r"\tmov\tv\d+\.16b, v\d+\.16b", assembly)
+    assert "scvtf" not in assembly

@@ -11,7 +11,7 @@ import itertools
 
 from tilewright.backends.cpu.rendering.emitter import Element
 from tilewright.backends.cpu.rendering.grouped_values import Group, GroupedValues
-from tilewright.backends.cpu.rendering.instructions import scalar_type, value_type
+from tilewright.backends.cpu.rendering.instructions import constant, scalar_type, value_type
 from tilewright.backends.cpu.rendering.loads import Loads
 from tilewright.backends.cpu.rendering.shuffles import shuffle_mask
 from tilewright.base.records import NamedTuple
@@ -62,6 +62,7 @@ class DotProducts:
         self.facts = memory.facts
         self.emitter = memory.emitter
         self.target = memory.program.target
+        self.memory = memory
         self.grouped = GroupedValues(memory)
         self.dots: dict[UOp, Dot] = {}  # by the ACCUMULATE
         self.members: dict[UOp, Group] = {}
@@ -181,7 +182,9 @@ class DotProducts:
 
     def accumulate(self, node: UOp) -> None:
         dot, facts = self.dots[node], self.facts
-        sums = self.values[dot.acc]
+        sums, first = self.values[dot.acc], dot.acc.src[0].arg
+        is_loaded = dot.fit.instruction.name in _BY_LANE and first
+        start = constant(dot.acc.dtype, first, facts.lanes(dot.acc)) if is_loaded else ""
         others = [a for a in facts.axes(node.src[1]) if a not in facts.axes(dot.acc) and a is not dot.group.terms]
         steps = [dict(zip(others, step)) for step in itertools.product(*(range(size_of(axis)) for axis in others))]
         offsets: set[tuple[int, Coordinates]] = set()
@@ -189,12 +192,23 @@ class DotProducts:
             for (number, step), coordinates in itertools.product(enumerate(steps), group):
                 at = {**dict(zip(facts.outer_axes(dot.acc), coordinates)), **step}
                 operands = [self._operand(dot, side, at) for side in range(2)]
-                sums[coordinates] = self._emit(dot, sums[coordinates], operands[0], operands[1])
+                total = self._loaded_start(dot) if sums[coordinates].name == start else sums[coordinates]
+                sums[coordinates] = self._emit(dot, total, operands[0], operands[1])
                 if dot.offset is None or (number, added := self._offset_coordinates(dot, coordinates)) in offsets:
                     continue
                 offsets.add((number, added))
                 operands[dot.offset] = self._half_range(dot)
                 sums[added] = self._emit(dot, sums[added], operands[0], operands[1])
+
+    def _loaded_start(self, dot: Dot) -> Element:
+        """The start of a sum, where it is not 0. A copy from register to register takes one of the units that
+        multiply, and a load takes none; LLVM merges and moves no volatile loads."""
+        kind, first = value_type(dot.acc.dtype, self.facts.lanes(dot.acc)), dot.acc.src[0].arg
+        name = f"%start{first}.{self.facts.lanes(dot.acc)}"
+        value = constant(dot.acc.dtype, first, self.facts.lanes(dot.acc))
+        lines = [f"  {name} = alloca {kind}, align 16", f"  store {kind} {value}, ptr {name}, align 16"]
+        self.memory.entry.extend(line for line in lines if line not in self.memory.entry)
+        return self.emitter.emit(f"load volatile {kind}, ptr {name}, align 16")
 
     def _sharing(self, dot: Dot, steps: list[dict[UOp, int]]) -> list[list[Coordinates]]:
         """The coordinates of the sums in groups that have no loaded vector in common. One group is computed after the

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 
+from tilewright.backends.cpu.rendering.shuffles import shuffle_mask
 from tilewright.base.records import NamedTuple
 
 _DEFINED = re.compile(r"  (%[\w.]+) = ")
@@ -30,12 +31,14 @@ class _Span(NamedTuple):
 
 
 def forward_stores(lines: list[str]) -> list[str]:
-    """`store <4 x float> %a, ptr %register0` and `%b = load <4 x float>, ptr %register0`: %a is used for %b."""
+    """`store <4 x float> %a, ptr %register0` and `%b = load <4 x float>, ptr %register0`: %a is used for %b. A load of
+    some of the stored lanes becomes a shuffle that takes them."""
     addresses = _addresses(lines)
     if not addresses:
         return lines
     held: dict[_Span, tuple[str, str]] = {}  # type and value
     values: dict[str, str] = {}  # of loads
+    parts: dict[str, str] = {}  # of loads of some lanes, the instruction that takes them
     loaded: set[str] = set()  # arrays
     for line in lines:
         if not line.startswith(" "):
@@ -45,13 +48,19 @@ def forward_stores(lines: list[str]) -> list[str]:
             held = {other: value for other, value in held.items() if not span.overlaps(other)}
             held[span] = store[1], values.get(store[2], store[2])
         elif (load := _LOAD.match(line)) and load[3] in addresses:
-            kind, value = held.get(_span(addresses[load[3]], load[2]), ("", ""))
+            span = _span(addresses[load[3]], load[2])
+            kind, value = held.get(span, ("", ""))
             if kind == load[2]:
                 values[load[1]] = value
+            elif part := next((part for wide in held.items() if (part := _part(*wide, span, load[2]))), ""):
+                parts[load[1]] = part
             else:
                 loaded.add(addresses[load[3]][0])
     unused = {pointer for pointer, (array, _) in addresses.items() if array not in loaded}
     kept = [line for line in lines if not _belongs(line, unused, values)]
+    if parts:
+        names = [found[1] if (found := _DEFINED.match(line)) else "" for line in kept]
+        kept = [f"  {name} = {parts[name]}" if name in parts else line for name, line in zip(names, kept)]
     return [_NAME.sub(lambda name: values.get(name[0], name[0]), line) for line in kept] if values else kept
 
 
@@ -80,6 +89,19 @@ def _span(address: tuple[str, int], kind: str) -> _Span:
     assert found is not None
     array, start = address
     return _Span(array, start, start + int(found[1] or 1) * _BYTES[found[2]])
+
+
+def _part(wide: _Span, stored: tuple[str, str], span: _Span, kind: str) -> str:
+    """The instruction that takes the lanes of a span from a stored vector; empty where they are not some of its
+    lanes."""
+    whole, own = _TYPE.match(stored[0]), _TYPE.match(kind)
+    if not whole or not own or whole[2] != own[2] or not (whole[1] and own[1]) or span.array != wide.array:
+        return ""
+    first, rest = divmod(span.start - wide.start, _BYTES[own[2]])
+    if rest or span.start < wide.start or span.stop > wide.stop:
+        return ""
+    lanes = range(first, first + int(own[1]))
+    return f"shufflevector {stored[0]} {stored[1]}, {stored[0]} poison, {shuffle_mask(lanes)}"
 
 
 def _belongs(line: str, unused: set[str], values: dict[str, str]) -> bool:
