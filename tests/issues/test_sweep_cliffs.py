@@ -110,6 +110,28 @@ def test_short_sums_of_a_prime_number_of_tiles_are_written_in_wide_blocks(
     assert len(made.view.of_kind(AxisType.THREAD)) == (cores > 1)
 
 
+@pytest.mark.parametrize(("length", "kernels"), [(2576, 2), (2577, 1)])
+def test_pixels_behind_the_last_window_get_their_zeros_in_a_kernel_of_their_own(length: int, kernels: int) -> None:
+    """The phases of one stride were padded to a vector, under a mask: it took 12 times as long as 2577 pixels."""
+    images, weight = Tensor.empty(2, 48, length).contiguous().realize(), Tensor.empty(192, 48, 3).contiguous().realize()
+    images.requires_grad_()
+    result = images.conv2d(weight, stride=3)
+    found = kernels_of(result.gradient(images, gradient=Tensor.empty(*result.shape).contiguous().realize())[0])
+    assert len(found) == kernels
+
+
+def test_the_gradients_of_pixels_behind_the_last_window_are_zero() -> None:
+    numbers = np.random.default_rng(3)
+    given, weight, slopes = (
+        numbers.standard_normal(shape, np.float32) for shape in ((2, 3, 77), (5, 3, 3), (2, 5, 25))
+    )
+    images = Tensor(given).requires_grad_()
+    found = images.conv2d(Tensor(weight), stride=3).gradient(images, gradient=Tensor(slopes))[0].numpy()
+    expected = np.einsum("bop,ock->bcpk", slopes, weight).reshape(2, 3, 75)
+    np.testing.assert_allclose(found[..., :75], expected, atol=1e-5)
+    assert not found[..., 75:].any()
+
+
 @pytest.mark.parametrize(("columns", "width"), [(12544, 16), (12288, 12), (3136, 16)])
 def test_tiles_divide_the_columns_of_a_packed_matrix(columns: int, width: int) -> None:
     """A processor without masked vectors stores the results of all tiles one by one where the last ends beyond."""

@@ -29,7 +29,17 @@ from tilewright.graph.walk import size_of, toposort
 from tilewright.schedule.facts import TRANSPARENT, Facts, gather_facts
 from tilewright.schedule.indexing import TRUE
 from tilewright.schedule.reduction import contiguous_axis
-from tilewright.schedule.uses import Plan, Use, is_reducing, loops_over, own_use, push_use, ranges_of, reads_residues
+from tilewright.schedule.uses import (
+    Plan,
+    Use,
+    is_interleaved,
+    is_reducing,
+    loops_over,
+    own_use,
+    push_use,
+    ranges_of,
+    reads_residues,
+)
 
 # The most recomputations of an element that count, so that a cast alone is never stored.
 RECOMPUTE_COUNTED = 64
@@ -231,8 +241,8 @@ class _Decisions:
             return self._accept_rows(node, use)
         count = math.prod(size_of(row) for row in ranges_of(use.element))
         # Rows that are padded to a whole number of vectors read a little past their end. A mask that removes elements
-        # is not padding: the sum is stored.
-        is_padded = elements < count <= elements + elements // MIN_ROW_PER_PADDING
+        # is not padding, and one of interleaved elements is not at the end of a row: the sum is stored.
+        is_padded = elements < count <= elements + elements // MIN_ROW_PER_PADDING and not is_interleaved(use)
         if count > elements if use.element.valid is TRUE else not is_padded:
             return self._refuse("the kernel that uses it asks for its elements more than once")
         if not use.is_once and not self._has_enough_rows(node, use, count):

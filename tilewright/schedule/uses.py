@@ -15,7 +15,7 @@ from tilewright.graph.simplify import simplify
 from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.spec import Kind, Shape, max_count
 from tilewright.graph.uop import UOp, index_const
-from tilewright.graph.walk import size_of
+from tilewright.graph.walk import size_of, toposort
 from tilewright.schedule.facts import PERMUTING, TRANSPARENT, Facts
 from tilewright.schedule.indexing import TRUE, ZERO, Element, both, flatten_index, push_movement
 from tilewright.schedule.masks import loop_limits
@@ -141,6 +141,11 @@ def is_reducing(use: Use) -> bool:
 def reads_residues(use: Use) -> bool:
     """Whether only every n-th iteration reads an element, as in the gradient of strided windows."""
     return any(part.op is Ops.CMPLT and part.src[0].op is Ops.MOD for part in parts_of(use.element.valid, Ops.AND))
+
+
+def is_interleaved(use: Use) -> bool:
+    """Whether a loop of the kernel is divided to find an element, as in a row made of several rows by turns."""
+    return any(part.op in (Ops.IDIV, Ops.MOD) for part in toposort(*use.element.indices))
 
 
 def _count_steps(element: Element, loops: tuple[UOp, ...]) -> int:
