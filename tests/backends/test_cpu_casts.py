@@ -58,22 +58,31 @@ def test_values_out_of_range(source: DType, dtype: DType) -> None:
 
 @pytest.mark.parametrize("lanes", [8, 16])
 @pytest.mark.parametrize("dtype", [dtypes.int8, dtypes.uint8], ids=lambda d: d.name)
-def test_bytes_become_floats_by_a_shuffle(dtype: DType, lanes: int) -> None:
-    """All bytes, where conversions are slow."""
+@pytest.mark.parametrize("added", [0.0, 128.0])
+@pytest.mark.parametrize("mask", [0xFF, 0x7F])
+def test_bytes_become_floats_by_a_shuffle(dtype: DType, lanes: int, added: float, mask: int) -> None:
+    """All bytes, where conversions are slow. The sum of 128 and a byte of 7 bits is a shuffle alone."""
 
     def kernel(out: UOp, x: UOp) -> UOp:
         vector, lane = UOp.range(256 // lanes, 0), UOp.range(lanes, 1, AxisType.UPCAST)
         at = vector * lanes + lane
-        return out[at].set(x[at].load().cast(dtypes.float32), end=(vector, lane)).sink(arg=KernelInfo("floats", ()))
+        byte = x[at].load()
+        number = (byte if mask == 0xFF else byte & mask).cast(dtypes.float32)
+        value = number + added if added else number
+        return out[at].set(value, end=(vector, lane)).sink(arg=KernelInfo("floats", ()))
 
     values = np.arange(256).astype(np.uint8).view(dtype.name)
     target = replace(cpu_target(), vector_bytes=16, native_ops=cpu_target().native_ops | {"SLOW_CONVERSIONS"})
     arguments = [make_argument(slot, kind, (256,)) for slot, kind in enumerate((dtypes.float32, dtype))]
     program = lower(optimise(kernel(*arguments), target), target)
     text = render(program, KERNEL_SYMBOL)
-    assert not re.search(r"\t[su]cvtf\t", assembly_for("aarch64", "neoverse-n1", text))
+    assembly = assembly_for("aarch64", "neoverse-n1", text)
+    assert not re.search(r"\t[su]cvtf\t", assembly)
+    is_shuffle = bool(added) and mask == 0x7F
+    assert bool(re.search(r"\tf(?:add|sub)\t", assembly)) != is_shuffle
     found = run_text(text, program, {0: np.zeros(256, np.float32), 1: values})
-    assert found.tolist() == values.astype(np.float32).tolist()
+    wanted = values if mask == 0xFF else values & np.array(mask, dtype.name)
+    assert found.tolist() == (wanted.astype(np.float32) + np.float32(added)).tolist()
 
 
 @pytest.mark.parametrize("count", [64, 512])

@@ -82,6 +82,8 @@ def test_one_token_adds_products_up_pairwise(targets: dict[str, Target], kind: s
         assert dots(assembly) == tile.rows * size // 16
         assert len(re.findall(r"\taddp\tv", assembly)) >= 3 * tile.rows
         assert len(re.findall(r"\tscvtf\tv", assembly)) <= tile.rows * (1 if layout.scales == 1 else layout.scales // 2)
+        # Bytes that are scales become floats by a shuffle and a subtraction; those that are minima, by the shuffle.
+        assert layout.scales == 1 or len(re.findall(r"\tfsub\tv", assembly)) <= tile.rows * layout.scales // 4
         among_dots = assembly[assembly.index("\tsdot\t") : assembly.rindex("\tsdot\t")]
         assert kind == "Q5_K" or not re.search(r"\tst[rp]\tq", among_dots)
         assert kind != "Q6_K" or (len(re.findall(r"\tsri\t", assembly)) == 8 and "usra" not in among_dots)

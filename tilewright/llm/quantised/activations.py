@@ -23,6 +23,8 @@ LARGEST = 127
 TERMS = 4  # neighbours in one lane of a dot-product instruction
 # Runs of smaller numbers are zeros: their scale would have an infinite inverse.
 MIN_LARGEST = 1e-30
+# A number of at most 7 bits plus this is a float whose high bytes are the exponent and the number: no conversion.
+BASE = 128.0
 ROUNDING, ROUNDING_BITS = 12582912.0, 0x4B400000
 
 
@@ -57,9 +59,10 @@ class _Rounding:
 
 
 @functools.lru_cache(maxsize=64)
-def quantise_kernel(parts: int, lanes: int, times: float = 1.0) -> PureKernel:
+def quantise_kernel(parts: int, lanes: int, times: float = 1.0, added: tuple[int, int] | None = None) -> PureKernel:
     """Quantises runs, each over `parts` parts of a block, whose sums are multiplied by `times`. With `lanes`, groups of
-    4 elements of that many rows are neighbours."""
+    4 elements of that many rows are neighbours. With `added`, the turns of a block and the parts of a turn, the sums of
+    all turns, added up and times -BASE, follow those of the row: what a product with BASE more starts from."""
 
     def kernel(values: UOp, scales: UOp, sums: UOp, x: UOp) -> UOp:
         # A tile of many rows is a task for a core; that of one token takes less time than waking another core.
@@ -80,7 +83,15 @@ def quantise_kernel(parts: int, lanes: int, times: float = 1.0) -> PureKernel:
         for memory, value in ((scales, scale), (sums, total.cast(dtypes.float32) * (scale * times))):
             target = memory[row, run * parts + part] if lanes == 1 else memory[tile, run * parts + part, lane]
             effects.append(target.store(value).end(part))
-        return UOp.group(*effects).end(tile, lane, run).sink(arg=KernelInfo("quantise_activations", ()))
+        stored = UOp.group(*effects).end(tile, lane, run)
+        if added is not None:
+            (turns, width), count, sums = added, x.shape[1] // RUN * parts, sums.after(stored)
+            token, block = UOp.range(x.shape[0], 8), UOp.range(count // (turns * width), 9)
+            turn, each = UOp.range(turns, 10, AxisType.UNROLL), UOp.range(width, 11, AxisType.UPCAST)
+            total = _reduce(Ops.ADD, sums[token, (block * turns + turn) * width + each].load(), turn) * -BASE
+            target = sums[token, block * width + each + count]
+            stored = target.store(total).end(token, block, each)
+        return stored.sink(arg=KernelInfo("quantise_activations", ()))
 
     return PureKernel(kernel)
 
@@ -104,15 +115,18 @@ def rounding_errors(x: Tensor) -> Tensor:
     return errors.custom_kernel(x, fxn=_errors_kernel())[0]
 
 
-def quantise(x: Tensor, parts: int, lanes: int = 1, times: float = 1.0) -> Activations:
+def quantise(
+    x: Tensor, parts: int, lanes: int = 1, times: float = 1.0, added: tuple[int, int] | None = None
+) -> Activations:
     """x (rows, columns), the columns a multiple of 32; `parts` of blocks for each 32 elements, whose sums are
-    multiplied by `times`."""
+    multiplied by `times`, and `added` up as `quantise_kernel` says."""
     rows, columns = x.shape
     tiles = rows // lanes
     shape: tuple[int, ...] = (rows, columns) if lanes == 1 else (tiles, columns // TERMS, lanes, TERMS)
     count = columns // RUN * parts
     scales: tuple[int, ...] = (rows, count) if lanes == 1 else (tiles, count, lanes)
-    kinds = ((shape, dtypes.int8), (scales, dtypes.float32), (scales, dtypes.float32))
+    sums = scales if added is None else (rows, count + count // added[0])
+    kinds = ((shape, dtypes.int8), (scales, dtypes.float32), (sums, dtypes.float32))
     outputs = [Tensor.empty(*size, dtype=dtype, device=x.device) for size, dtype in kinds]
-    made = outputs[0].custom_kernel(*outputs[1:], x, fxn=quantise_kernel(parts, lanes, times))
+    made = outputs[0].custom_kernel(*outputs[1:], x, fxn=quantise_kernel(parts, lanes, times, added))
     return Activations(*made[:3])

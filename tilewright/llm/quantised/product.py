@@ -204,8 +204,10 @@ def row_kernel(kind: BlockType, layout: Layout, tile: Tile, name: str) -> Callab
 def row_activations(layout: Layout, tile: Tile, x: Tensor) -> Activations:
     """x (rows, columns) as the kernel of a tile takes it."""
     folds_parts = tile.width == TERMS and tile.tokens == 1 and layout.scales > 1
-    offset = layout.apart[0] if folds_parts else 0.0
-    return quantise(x, parts_of_a_run(layout), times=-offset or 1.0)
+    offset, lowest = layout.apart if folds_parts else (0.0, None)
+    turns = layout.parts * tile.rows // tile.lanes
+    added = (turns, layout.parts // turns) if lowest is not None else None
+    return quantise(x, parts_of_a_run(layout), 1, -offset or 1.0, added)
 
 
 def parts_of_a_run(layout: Layout) -> int:

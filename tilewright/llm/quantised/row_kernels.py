@@ -23,7 +23,7 @@ from tilewright.base.dtype import dtypes
 from tilewright.graph.ops import AddrSpace, AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp, index_const
-from tilewright.llm.quantised.activations import RUN, TERMS
+from tilewright.llm.quantised.activations import BASE, RUN, TERMS
 from tilewright.llm.quantised.kernels import Tile, add_up, bytes_at
 from tilewright.llm.quantised.layouts import Bytes, Layout, Steps
 
@@ -124,7 +124,8 @@ def parts_in_lanes(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callab
     """As `one_token`, for a format whose parts have several scales: `tile.lanes` lanes belong to as many parts, a few
     consecutive ones of each row of the tile. Scales and minima are numbers of steps; the products of all parts are
     added up before they are multiplied by the unit of their row. Sums come multiplied by the negative offset where
-    there is one."""
+    there is one. A minimum is multiplied with BASE added to it, which takes no conversion, and the product starts from
+    what that adds."""
     scale, (offset, lowest) = layout.scale, layout.apart
     assert isinstance(scale, Steps)
     lanes, turns = tile.lanes // tile.rows, layout.parts * tile.rows // tile.lanes
@@ -143,34 +144,49 @@ def parts_in_lanes(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callab
         def data(stream: UOp | int) -> Bytes:
             return bytes_at(weights, nbytes, block, expert, stream * streams + tile_row)
 
-        def products(turn: int) -> UOp:
+        def number_of(turn: UOp) -> UOp:
+            return block * layout.parts + turn * lanes + each % lanes
+
+        def products(turn: UOp) -> UOp:
             """The integer products of the parts of a turn, times the scales of their activations."""
             step = UOp.range(layout.length // TERMS // width, next(ids), AxisType.UNROLL)
             lane, term = UOp.range(width, next(ids), AxisType.UPCAST), UOp.range(TERMS, next(ids), AxisType.UNROLL)
-            part, element = each % lanes + turn * lanes, (step * width + lane) * TERMS + term
+            part, element = turn * lanes + each % lanes, (step * width + lane) * TERMS + term
             field = layout.field(data(each // lanes), part, element)
-            activation = values[token, source, (block * layout.parts + part) * layout.length + element].load()
+            activation = values[token, source, number_of(turn) * layout.length + element].load()
             dot = add_up(field.cast(dtypes.int32) * activation.cast(dtypes.int32), step, lane, term)
-            found = dot.cast(dtypes.float32) * scales[token, source, block * layout.parts + part].load()
+            found = dot.cast(dtypes.float32) * scales[token, source, number_of(turn)].load()
             return found + sum_of(turn) if offset else found
 
-        def sum_of(turn: int) -> UOp:
-            return sums[token, source, block * layout.parts + each % lanes + turn * lanes].load()
+        def sum_of(turn: UOp) -> UOp:
+            return sums[token, source, number_of(turn)].load()
 
-        def added(steps: Steps, factor: Callable[[int], UOp], times: float = 1.0) -> UOp:
-            """The sum over all turns of a factor times a number of steps, times the unit of the row."""
-            numbers = [steps.number(data(each // lanes), each % lanes + turn * lanes) for turn in range(turns)]
-            terms = [factor(turn) * number.cast(dtypes.float32) for turn, number in enumerate(numbers)]
+        def numbers(steps: Steps, turn: UOp) -> UOp:
+            return steps.number(data(each // lanes), turn * lanes + each % lanes).cast(dtypes.float32)
+
+        def summed(steps: Steps, total: UOp, times: float = 1.0) -> UOp:
+            """The sum over all blocks, times the unit of the row."""
             found = [steps.unit(data(index_const(row))) for row in range(tile.rows)]
             unit = found[0] if times == 1.0 else found[0] * times
             for row in range(1, tile.rows):
                 unit = (each < row * lanes).where(unit, found[row] if times == 1.0 else found[row] * times)
-            return add_up(sum(terms[1:], terms[0]) * unit, block)
+            return add_up(total * unit, block)
 
+        each_turn = [index_const(turn) for turn in range(turns)]
+        if tile.rows == 1:  # the dot products of one row hide each other's latencies; those of two need more registers
+            turn = UOp.range(turns, next(ids), AxisType.UNROLL)
+            total = add_up(products(turn) * numbers(scale, turn), turn)
+        else:
+            terms = [products(turn) * numbers(scale, turn) for turn in each_turn]
+            total = sum(terms[1:], terms[0])
         loops = tuple(loop for loop in (tile_row, token, pick) if loop.op is Ops.RANGE)
-        total = added(scale, products)
+        total = summed(scale, total)
         if lowest is not None:
-            total = total + added(lowest, sum_of, -1 / offset if offset else 1.0)
+            count = layout.parts * (values.shape[2] // (layout.parts * layout.length))
+            least = sums[token, source, block * lanes + each % lanes + count].load()
+            for turn in each_turn:
+                least = least + sum_of(turn) * (numbers(lowest, turn) + BASE)
+            total = total + summed(lowest, least, -1 / offset if offset else 1.0)
         folded = UOp.placeholder((tile.lanes,), dtypes.float32, 0, AddrSpace.LOCAL).after(*loops)
         folded = staged(folded, each, total)
         stored, inner = UOp.range(tile.rows, next(ids), AxisType.UNROLL), UOp.range(lanes, next(ids), AxisType.UPCAST)

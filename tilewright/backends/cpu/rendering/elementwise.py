@@ -11,7 +11,7 @@ from tilewright.backends.cpu.rendering.emitter import Element, Emitter
 from tilewright.backends.cpu.rendering.instructions import constant, is_exact, of_lanes, operand_dtype, value_type
 from tilewright.backends.cpu.rendering.shuffles import shuffle_mask
 from tilewright.backends.cpu.rendering.values import Values
-from tilewright.base.dtype import DType, dtypes
+from tilewright.base.dtype import dtypes
 from tilewright.graph.kernels.edges import holds_at
 from tilewright.graph.kernels.slow_path import find_slow_paths
 from tilewright.graph.ops import Ops
@@ -19,7 +19,8 @@ from tilewright.graph.uop import UOp
 
 _BYTES = frozenset({dtypes.int8, dtypes.uint8})
 # The first float whose last bit counts 1, and its highest byte; the others are 0.
-_WHOLE, _HIGHEST_BYTE = float(1 << 23), 0x4B
+_WHOLE, _WHOLE_BYTES = float(1 << 23), (None, 0, 0, 0x4B)
+_BASE, _BASE_BYTES = 128.0, (0, 0, None, 0x43)
 
 
 class Elementwise:
@@ -49,9 +50,13 @@ class Elementwise:
             return values.emitter.here(values.operand(node.src[1 if holds else 2], at, axis))
         if node in self.slow:
             return self._choose(node, at)
-        operands, lanes = [values.operand(src, at, axis) for src in node.src], values.facts.lanes(node)
-        if "SLOW_CONVERSIONS" in values.target.native_ops and is_byte_cast(node, lanes):
-            return float_of_bytes(values.emitter, node.src[0].dtype, operands[0], lanes)
+        lanes, has_slow_conversions = values.facts.lanes(node), "SLOW_CONVERSIONS" in values.target.native_ops
+        if has_slow_conversions and is_based_cast(node, lanes):
+            operand = values.operand(node.src[0].src[0], at, axis)
+            return values.emitter.here(float_among(values.emitter, operand, _BASE_BYTES, lanes))
+        operands = [values.operand(src, at, axis) for src in node.src]
+        if has_slow_conversions and is_byte_cast(node, lanes):
+            return float_of_bytes(values.emitter, node.src[0], operands[0], lanes)
         return values.emitter.emit(spell(values.emitter, node, operands, lanes))
 
     def _choose(self, where: UOp, at: dict[UOp, int]) -> Element:
@@ -82,18 +87,35 @@ def is_byte_cast(node: UOp, lanes: int) -> bool:
     return node.op is Ops.CAST and node.dtype is dtypes.float32 and node.src[0].dtype in _BYTES and lanes in (8, 16)
 
 
-def float_of_bytes(emitter: Emitter, dtype: DType, operand: str, lanes: int) -> Element:
-    """Bytes as floats without a conversion: a byte among those of 2**23 makes the float 2**23 + byte, from which 2**23
-    is subtracted. A signed byte is offset by 128 first."""
-    kind, whole = of_lanes("i8", lanes), _WHOLE if dtype.is_unsigned else _WHOLE + 128
-    if not dtype.is_unsigned:
-        operand = emitter.assign(f"xor {kind} {operand}, splat (i8 -128)")
-    others = ", ".join(f"i8 {_HIGHEST_BYTE if lane == 1 else 0}" for lane in range(lanes))
-    order = [source for lane in range(lanes) for source in (lane, lanes, lanes, lanes + 1)]
-    wide = emitter.assign(f"shufflevector {kind} {operand}, {kind} <{others}>, {shuffle_mask(order)}")
-    floats = of_lanes("float", lanes)
-    number = emitter.assign(f"bitcast {of_lanes('i8', 4 * lanes)} {wide} to {floats}")
+def is_short(byte: UOp) -> bool:
+    """Whether a byte has 7 bits, those of the highest bits of a float's fraction."""
+    return bool(byte.vmin >= 0 and byte.vmax < _BASE)
+
+
+def is_based_cast(node: UOp, lanes: int) -> bool:
+    """Whether a node adds 128 to bytes of 7 bits."""
+    is_sum = node.op is Ops.ADD and node.src[1].is_const and node.src[1].arg == _BASE
+    return is_sum and is_byte_cast(node.src[0], lanes) and is_short(node.src[0].src[0])
+
+
+def float_of_bytes(emitter: Emitter, source: UOp, operand: str, lanes: int) -> Element:
+    """Bytes as floats without a conversion: a byte among those of 2**23, or one of 7 bits among those of 128, makes the
+    float of their sum, from which the other is subtracted. A signed byte is offset by 128 first."""
+    whole = _BASE if is_short(source) else _WHOLE
+    if not is_short(source) and not source.dtype.is_unsigned:
+        whole, operand = _WHOLE + 128, emitter.assign(f"xor {of_lanes('i8', lanes)} {operand}, splat (i8 -128)")
+    others = _BASE_BYTES if is_short(source) else _WHOLE_BYTES
+    floats, number = of_lanes("float", lanes), float_among(emitter, operand, others, lanes)
     return emitter.emit(f"fsub {floats} {number}, {constant(dtypes.float32, whole, lanes)}")
+
+
+def float_among(emitter: Emitter, operand: str, others: tuple[int | None, ...], lanes: int) -> str:
+    """Floats of the bytes of an operand, each among the others of a float: in the place of the None."""
+    kind = of_lanes("i8", lanes)
+    highest = ", ".join(f"i8 {others[-1] if lane == 1 else 0}" for lane in range(lanes))
+    order = [lane if byte is None else lanes + (byte != 0) for lane in range(lanes) for byte in others]
+    wide = emitter.assign(f"shufflevector {kind} {operand}, {kind} <{highest}>, {shuffle_mask(order)}")
+    return emitter.assign(f"bitcast {of_lanes('i8', 4 * lanes)} {wide} to {of_lanes('float', lanes)}")
 
 
 def spell(emitter: Emitter, node: UOp, operands: list[str], lanes: int) -> str:
