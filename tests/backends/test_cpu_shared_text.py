@@ -16,7 +16,9 @@ from tilewright.backends.cpu.device import NUMBERS
 from tilewright.backends.cpu.rendering.shared_text import MAX_LOOP_NUMBERS, SYMBOL, share_texts
 from tilewright.engine.compilation import compile as compiling
 from tilewright.engine.compilation.compile import forget_kernels
+from tilewright.engine.execution.realize import schedule
 from tilewright.engine.planning.plan import forget_schedules
+from tilewright.graph.walk import toposort
 
 HEADER = "define void @kernel(ptr %buffers, i64 %lo, i64 %hi) nounwind {\nentry:\n"
 
@@ -65,7 +67,6 @@ def test_numbers_that_a_register_may_hold_are_read(line: str, values: tuple[int,
     [
         "%x = load float, ptr %buffers, align {}",
         "%x = insertelement <{} x float> poison, float 1.0, i64 0",
-        "%x = getelementptr float, ptr %buffers, <2 x i64> <i64 0, i64 {}>",
         "%x = call i32 @given(i32 {})",
         "%x = shufflevector <2 x float> zeroinitializer, <2 x float> poison, <2 x i32> <i32 0, i32 {}>",
     ],
@@ -88,6 +89,24 @@ def test_lanes_are_all_given_the_number_and_arrays_the_greatest_size() -> None:
     assert "icmp slt <4 x i32> %b, %number0.i32.all4" in text
     assert (first, second) == ((20,), (30,))
     llvm.compile_ir(text)
+
+
+def test_offsets_of_lanes_are_read_as_a_vector() -> None:
+    def line(name: str, step: int) -> str:
+        return (
+            f"%{name} = getelementptr float, ptr %buffers, <4 x i64> <i64 0, i64 {step}, i64 {2 * step}, i64 -{step}>"
+        )
+
+    texts = [kernel(line("x", step), f"%one = mul i64 %lo, {step}", line("y", step)) for step in (3, 196)]
+    (text, first), (other, second) = share_texts(texts)
+    assert text == other
+    assert (first, second) == ((0, 3, 6, -3, 3), (0, 196, 392, -196, 196))
+    assert text.count("load <4 x i64>") == 1
+    llvm.compile_ir(text)
+    inside = [looped(8, line("x", step)) for step in (3, 196)]
+    assert share_texts(inside) == [(text, ()) for text in inside]
+    lanes = [kernel(f"%x = getelementptr float, ptr %buffers, <{count} x i64> <i64 1, i64 2>") for count in (2, 4)]
+    assert share_texts(lanes) == [(text, ()) for text in lanes]
 
 
 @pytest.mark.parametrize(("count", "is_shared"), [(MAX_LOOP_NUMBERS, True), (MAX_LOOP_NUMBERS + 1, False)])
@@ -137,6 +156,19 @@ def test_kernels_of_other_sizes_share_a_text(folder: Path, monkeypatch: pytest.M
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
         forget()
     assert compiled.count < len(SIZES)
+
+
+def test_kernels_whose_sizes_happen_to_be_equal_are_drafted_with_the_others() -> None:
+    """Where rows are as long as there are rows, two products of positions are one node."""
+    asts = []
+    for rows in (48, 56):
+        total = (Tensor.empty(20, 48).unsqueeze(1) * Tensor.empty(rows, 48)).sum(2)
+        asts += [item.ast for item in schedule([total.uop], "CPU").items if item.ast is not None]
+    assert len(asts) == 2
+    assert len(toposort(asts[0])) != len(toposort(asts[1]))
+    wanted = {(number,): (ast, "CPU") for number, ast in enumerate(asts)}
+    with Context(VERIFY_GRAPH=0):
+        assert compiling._groups_of(wanted, {}) == [[(0,), (1,)]]
 
 
 def test_where_graphs_are_verified_each_kernel_has_its_own_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,9 @@ from tilewright.engine.compilation.stored import (
 )
 from tilewright.engine.compilation.workers import Workers, tuned_interpreter
 from tilewright.engine.recent import KERNELS_PER_PLAN, RecentTable
+from tilewright.graph.ops import Ops
 from tilewright.graph.records import Opt, Program
+from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.runtime.cache import cache_key, read_entry, write_entry
@@ -211,8 +213,16 @@ def _groups_of(
     longer = set(longest.values())
     for key, (ast, _) in wanted.items():
         is_alone = key in longest or key in longer
-        groups.setdefault(key if is_alone else (*key[1:], *[node.op for node in toposort(ast)]), []).append(key)
+        groups.setdefault(key if is_alone else (*key[1:], *_ops_of(ast)), []).append(key)
     return sorted(groups.values(), key=lambda group: (group[0] in longest, len(group) > 1))
+
+
+def _ops_of(ast: UOp) -> list[Op]:
+    """The ops of a kernel without those of its positions: where two sizes are equal, two products are one node."""
+    order = toposort(ast)
+    return [
+        node.op for node in order if node.op is not Ops.CONST and not (node.dtype.is_int and node.op.is_elementwise)
+    ]
 
 
 def _share_texts(drafts: list[Draft]) -> None:

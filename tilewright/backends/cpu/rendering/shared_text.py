@@ -29,6 +29,7 @@ _PLACE = re.compile(
     re.VERBOSE,
 )
 _KINDS = ("index", "term", "bound", "argument", "word")
+_OFFSETS = re.compile(r"(  %[\w.]+ = getelementptr \w+, ptr %[\w.]+, <\d+ x i64>) <([^>]*)>")  # of lanes
 _SPLAT = re.compile(r"splat \(i\d+ (%[\w.]+)\)")
 _ARRAY = re.compile(r"  %[\w.]+ = alloca \[")  # the number behind it is a size: the greatest serves all
 _STEP = re.compile(r"  %[\w.]+\.(?:next|more) = ")
@@ -59,7 +60,8 @@ class _SharedText:
     def __init__(self, texts: Sequence[str]) -> None:
         self.rows = list(zip(*(text.split("\n") for text in texts), strict=True))
         self.lines = [row[0] for row in self.rows]
-        self.columns: dict[tuple[str, ...], int] = {}  # a number's value in each text, and its position in memory
+        self.columns: list[tuple[str, ...]] = []  # the values that each number has in the texts, in order in memory
+        self.positions: dict[tuple[tuple[str, ...], ...], int] = {}  # of numbers, or of the first of several
         self.reads: dict[str, str] = {}  # the lines that read numbers, by the names that they define
         self.entry = 0  # the first line of the function that may read them
 
@@ -81,7 +83,8 @@ class _SharedText:
                 if position in loops and not _STEP.match(line):
                     names = taken.setdefault(loops[position], set())
                     names.update(_READ.findall(line))
-                    if len(names) > MAX_LOOP_NUMBERS:
+                    # Offsets of lanes that are constants are parts of the instructions that load the lanes.
+                    if len(names) > MAX_LOOP_NUMBERS or _OFFSETS.fullmatch(row[0]):
                         return False
         return bool(self.columns)
 
@@ -91,6 +94,10 @@ class _SharedText:
 
     def _line(self, row: tuple[str, ...]) -> str | None:
         """The line for all texts; None where it must differ."""
+        lanes = [found for found in map(_OFFSETS.fullmatch, row) if found is not None]
+        if len(lanes) == len(row) and len({found[1] for found in lanes}) == 1:
+            offsets = tuple(zip(*(_NUMBER.findall(found[2]) for found in lanes), strict=True))
+            return f"{lanes[0][1]} {self._vector(offsets)}"
         parts = [_NUMBER.split(line) for line in row]
         if any(part != parts[0] for part in parts):
             return None
@@ -109,9 +116,8 @@ class _SharedText:
         place = _PLACE.fullmatch(line)
         if place is None:
             return None
-        number = self.columns.setdefault(column, len(self.columns))
+        number, address = self._position((column,))
         kind, lanes = next(filter(None, map(place.group, _KINDS))), place["lanes"]
-        address = f"getelementptr (i64, ptr @{SYMBOL}, i64 {number})"
         name = self._read(f"%number{number}", f"load i64, ptr {address}, align 8")
         if kind != "i64":
             name = self._read(f"{name}.{kind}", f"trunc i64 {name} to {kind}")
@@ -121,6 +127,19 @@ class _SharedText:
             zeros = f"<{lanes} x i32> zeroinitializer"
             name = self._read(f"{name}.all{lanes}", f"shufflevector {vector} {first}, {vector} poison, {zeros}")
         return name
+
+    def _vector(self, columns: tuple[tuple[str, ...], ...]) -> str:
+        """The name of the numbers of the lanes of a vector."""
+        first, address = self._position(columns)
+        return self._read(f"%number{first}.lanes", f"load <{len(columns)} x i64>, ptr {address}, align 8")
+
+    def _position(self, columns: tuple[tuple[str, ...], ...]) -> tuple[int, str]:
+        """The position of the first of several numbers that are next to one another in memory, and its address."""
+        if columns not in self.positions:
+            self.positions[columns] = len(self.columns)
+            self.columns += columns
+        first = self.positions[columns]
+        return first, f"getelementptr (i64, ptr @{SYMBOL}, i64 {first})"
 
     def _read(self, name: str, text: str) -> str:
         self.reads.setdefault(name, f"  {name} = {text}")
