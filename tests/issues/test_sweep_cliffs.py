@@ -14,6 +14,7 @@ from tests.kernel.test_products import CACHES, LARGE_CACHES, matrices
 from tilewright import Tensor
 from tilewright.backends.cpu.device import cpu_target
 from tilewright.backends.cpu.rendering.renderer import render
+from tilewright.base.dtype import dtypes
 from tilewright.base.errors import IndexingError
 from tilewright.codegen.pipeline import lower
 from tilewright.graph.ops import AxisType, Ops
@@ -305,3 +306,30 @@ def test_short_rows_are_sorted_stably(size: int, dtype: str) -> None:
     found = Tensor(values).sort(1)
     np.testing.assert_array_equal(found.indices.numpy(), np.argsort(values, axis=1, kind="stable"))
     np.testing.assert_array_equal(found.values.numpy(), np.sort(values, axis=1))
+
+
+# ---------------------------------------------------------------- sums by index of short rows
+
+
+@pytest.mark.parametrize("vectors", [4, 11])
+def test_an_index_of_short_rows_is_computed_where_its_term_is_added(vectors: int) -> None:
+    """An index that every output compares itself with is stored first. A loop over the terms computes it once."""
+    width = vectors * cpu_target().lanes(dtypes.float32)
+    x, values = Tensor.empty(1536, width), Tensor.empty(1536, width)
+    index = Tensor.empty(1536, width, dtype="int64")
+    tensors = [each.contiguous().realize() for each in (x, index, values)]
+    assert len(kernels_of(tensors[0].scatter_add(1, *tensors[1:]))) == 1
+
+
+@pytest.mark.parametrize("width", [3, 15, 16, 42])
+def test_sums_by_index_of_short_rows(width: int) -> None:
+    random = np.random.default_rng(width)
+    x, values = random.integers(-9, 9, (2, 37, width)).astype(np.float32)
+    index = random.integers(-width, width, (37, width))
+    expected = x.copy()
+    np.add.at(expected, (np.arange(37)[:, None], index), values)
+    found = Tensor(x).scatter_add(1, Tensor(index), Tensor(values))
+    np.testing.assert_array_equal(found.numpy(), expected)
+    index[5, 2] = width
+    with pytest.raises(IndexingError, match=f"index {width} is out of range"):
+        Tensor(x).scatter_add(1, Tensor(index), Tensor(values)).numpy()

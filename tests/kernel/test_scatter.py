@@ -227,9 +227,6 @@ def test_scatter_is_one_copy_and_one_walk_over_the_terms() -> None:
     found = x.scatter(0, given, rows)
     items = schedule([found.uop], "CPU").items
     assert sum(item.ast is not None for item in items) == 1
-    # Where outputs are few, comparing may be faster: the index is converted and checked once.
-    wide, places = Tensor.empty(24, 4000), Tensor.empty(24, 4000, dtype=dtypes.int64)
-    assert sum(item.ast is not None for item in schedule([wide.scatter(0, places, wide).uop], "CPU").items) == 2
     expected = x.numpy().copy()
     for term in range(50):
         for column in range(37):

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 from tilewright.base import events
 from tilewright.base.config import options
 from tilewright.base.costs import FACTOR_ADDITIONS, MEMORY_ADDITIONS
+from tilewright.base.target import Target
 from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Kind, max_count
@@ -30,6 +31,7 @@ from tilewright.schedule.facts import TRANSPARENT, Facts, gather_facts
 from tilewright.schedule.indexing import TRUE
 from tilewright.schedule.reduction import contiguous_axis
 from tilewright.schedule.uses import (
+    MIN_WALKED_VECTORS,
     Plan,
     Use,
     is_interleaved,
@@ -77,16 +79,18 @@ def plan_fusion(
     must_store: frozenset[UOp],
     sequence: Sequence[UOp] = (),
     whole: frozenset[UOp] = frozenset(),
-    group_cores: int = 0,
+    target: Target | None = None,
 ) -> Plan:
     """`sequence` gives the order of nodes where it matters, such as for values that are recomputed late. `whole` are
     nodes whose memory a copy, an update or a custom kernel takes as a whole: no kernel that reads them comes first.
-    `group_cores` is the number of cores that run work-groups, 0 where there are none."""
+    Without a target no facts of one are used."""
+    group_cores = target.cores if target is not None and target.has_local else 0
     order = toposort(*outputs)
     if sequence:
         reached = set(order)
         order = [node for node in toposort(*sequence, *outputs) if node in reached]
-    plan = Plan(order, walks_terms=not group_cores)
+    walked_bytes = 0 if target is None or target.has_local else MIN_WALKED_VECTORS * target.vector_bytes
+    plan = Plan(order, walked_bytes=walked_bytes)
     asked_for = frozenset(outputs)
     facts = gather_facts(plan.order, must_store)
     decide = _Decisions(plan, facts, group_cores)

@@ -81,8 +81,7 @@ class Scheduling:
 
     def plan_again(self) -> None:
         target = self.target_of(self.device)
-        group_cores = target.cores if target.has_local else 0
-        self.plan = plan_fusion(self.outputs, self.must_store, self.sequence, self.whole, group_cores)
+        self.plan = plan_fusion(self.outputs, self.must_store, self.sequence, self.whole, target)
 
     def facts_of(self, node: UOp) -> Target:
         return self.target_of(self.devices[node])

@@ -25,9 +25,9 @@ SHORT_REDUCTION = 16
 # The level of the outermost reductions of a kernel; those inside have lower levels. Counted from the kernel's root, so
 # that levels do not depend on how many reductions lie below the kernel.
 TOP_LEVEL = 1 << 20
-# The fewest outputs of a sum by index, in bytes along the indexed axis, for which its kernel is a loop over the terms:
-# comparing a term with more outputs takes several of the longest vectors.
-MIN_WALKED_BYTES = 256
+# The fewest outputs of a sum by index, in vectors along the indexed axis, for which its kernel is a loop over the
+# terms: adding a term to one output takes less time than comparing it with so many vectors.
+MIN_WALKED_VECTORS = 4
 
 
 class Use(NamedTuple):
@@ -55,7 +55,7 @@ class Plan:
     reduce_sizes: dict[tuple[object, ...], list[tuple[int, ...]]] = field(default_factory=dict)
     levels: dict[UOp, set[int]] = field(default_factory=dict)  # the levels of the reductions of each kernel
     holes: dict[tuple[UOp, UOp, Element], tuple[tuple[UOp, ...], tuple[UOp, ...]]] = field(default_factory=dict)
-    walks_terms: bool = False  # whether a sum by index of many outputs is a loop over its terms
+    walked_bytes: int = 0  # the fewest outputs of a sum by index that is a loop over its terms, in bytes; 0 is never
 
     # Memoised by index: programs repeat equal steps.
     _behind: dict[tuple[object, ...], Element] = field(default_factory=dict)
@@ -188,7 +188,7 @@ def _push_elementwise(node: UOp, use: Use, plan: Plan) -> None:
     """A 0-d source is read at every element."""
     if use.in_short and node.op is not Ops.CAST:
         use = use._replace(in_short=False)
-    named = walked_index(node, use) if plan.walks_terms and node.op is Ops.CMPEQ else None
+    named = walked_index(node, use, plan.walked_bytes) if plan.walked_bytes and node.op is Ops.CMPEQ else None
     for src in node.src:
         if named is not None and src is named[0]:
             plan.record(src, use._replace(loops=named[1]))
@@ -198,16 +198,16 @@ def _push_elementwise(node: UOp, use: Use, plan: Plan) -> None:
             plan.record(src, use._replace(element=Element((), use.element.valid), is_once=False))
 
 
-def walked_index(node: UOp, use: Use) -> tuple[UOp, tuple[UOp, ...]] | None:
+def walked_index(node: UOp, use: Use, least: int) -> tuple[UOp, tuple[UOp, ...]] | None:
     """Of a comparison of an index with an output loop, inside a sum: the index, and the loops that compute it where the
-    kernel is a loop over the terms (the transform SCATTER), which it is where outputs are many."""
+    kernel is a loop over the terms (the transform SCATTER), which it is from `least` bytes of outputs on."""
     if not is_reducing(use):
         return None
     for index, counted in (node.src, node.src[::-1]):
         axis = counting_axis(counted) if counted.shape == node.shape == index.shape else None
         loop = None if axis is None else use.element.indices[axis]
         if loop is not None and loop.op is Ops.RANGE and loop.arg.kind is AxisType.LOOP:
-            is_walked = size_of(loop) * use.root.dtype.itemsize >= MIN_WALKED_BYTES
+            is_walked = size_of(loop) * use.root.dtype.itemsize >= least
             return (index, tuple(each for each in use.loops if each is not loop)) if is_walked else None
     return None
 
