@@ -115,3 +115,19 @@ def test_starts_of_sums_are_loaded(targets: dict[str, Target], kind: str) -> Non
     _, assembly = run(kernel, slow, [np.zeros((4, 8), np.float32), weights, *quantised])
     assert not re.findall(r"\tmov\tv\d+\.16b, v\d+\.16b", assembly)
     assert "scvtf" not in assembly
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q6_K"])
+def test_weights_of_the_next_rows_are_prefetched(targets: dict[str, Target], kind: str) -> None:
+    """A matrix of a model comes from memory, whatever its size: other weights were read since its last use."""
+    layout, columns = layout_of(kind, is_signed=True, is_shared=True), TYPES[kind].size * 2
+    weights, x = random_blocks(kind, 8, columns), random_rows(8, columns)
+    quantised = [each.numpy() for each in quantise(Tensor(x), product.parts_of_a_run(layout), 4)]
+    kernel = many_tokens(layout, TYPES[kind].nbytes, Tile(2, 2, 4), "products")
+    text, program = compiled(kernel, targets[NAME], [np.zeros((8, 8), np.float32), weights, *quantised])
+    assert program.streams == (1,)
+    pointers = re.findall(r"llvm.prefetch.p0\(ptr (%\w+)", text)
+    ahead = [re.search(rf"  {each} = getelementptr i8, ptr (%\w+), i64 (\d+)", text) for each in pointers]
+    assert {int(found[2]) for found in ahead if found} == {2 * weights.shape[1]}
+    assert len(ahead) >= 2
+    assert all(re.search(rf"load <\d+ x i8>, ptr {found[1]}\b", text) for found in ahead if found)

@@ -133,6 +133,7 @@ def assemble_program(lowering: Lowering, flops: int, bytes_moved: int) -> Progra
         tuple(sorted((n for n in toposort(sink) if n.op is Ops.VARIABLE), key=lambda n: (len(n.arg[0]), n.arg[0]))),
         section=section_axis(sink) if info.sections > 1 else None,
         section_buffers=info.section_buffers,
+        streams=info.streams,
     )
 
 

@@ -54,8 +54,9 @@ class Opt:
 class KernelInfo:
     """The argument of a kernel's SINK. `opts_to_apply`: () none, a tuple exactly those, None a template's choice.
     `applied` is what the kernel stage did, for people to see. `fills` are the arguments of a custom kernel that hold
-    nothing before it: it has to write all of them. `sections` says that the kernel is that many equal ones, each on
-    `section_buffers` buffers of its own (graph/kernels/sections.py)."""
+    nothing before it: it has to write all of them. `streams` are those that no cache holds when it starts, such as the
+    weights of a model, and that it reads in the order of memory. `sections` says that the kernel is that many equal
+    ones, each on `section_buffers` buffers of its own (graph/kernels/sections.py)."""
 
     name: str = ""
     opts_to_apply: tuple[Opt, ...] | None = None
@@ -63,6 +64,7 @@ class KernelInfo:
     fills: tuple[int, ...] = ()
     sections: int = 1
     section_buffers: int = 0
+    streams: tuple[int, ...] = ()
 
 
 @record
@@ -102,6 +104,7 @@ class Program:
     first_variable: int = 0  # the position of the first among the arguments: behind the buffers that a launch gives
     section: UOp | None = None
     section_buffers: int = 0
+    streams: tuple[int, ...] = ()  # the slots that are read from memory in its order
     numbers: tuple[int, ...] = ()  # those that the text, which other programs share, reads from memory
 
     @property

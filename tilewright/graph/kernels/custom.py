@@ -118,7 +118,7 @@ def check_kernel(ast: object, arguments: tuple[UOp, ...], name: str) -> UOp:
     title = info.name or name
     if not (title.isascii() and title.isidentifier()):
         raise KernelError(name, f"{title!r} cannot name a kernel", "give KernelInfo(name=...) letters, digits and _")
-    return ast.replace(arg=KernelInfo(title, info.opts_to_apply))
+    return ast.replace(arg=KernelInfo(title, info.opts_to_apply, streams=info.streams))
 
 
 def check_custom_kernel(node: UOp) -> str | None:

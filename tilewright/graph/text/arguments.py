@@ -139,8 +139,9 @@ RECORDS: dict[str, Record] = {
             "fills": is_int_tuple,
             "sections": is_int,
             "section_buffers": is_int,
+            "streams": is_int_tuple,
         },
-        optional={"fills": (), "sections": 1, "section_buffers": 0},
+        optional={"fills": (), "sections": 1, "section_buffers": 0, "streams": ()},
     ),
     "SymbolicInt": Record(
         SymbolicInt,

@@ -155,6 +155,6 @@ def many_tokens(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callable[
                 value = value + rest
         total = sum(rests, add_up(value, *loops, *parts))
         end = (tile_token, tile_row, inner_row, inner_token, lane)
-        return out[row, token * tile.lanes + lane].set(total, end=end).sink(arg=KernelInfo(name, ()))
+        return out[row, token * tile.lanes + lane].set(total, end=end).sink(arg=KernelInfo(name, (), streams=(1,)))
 
     return kernel

@@ -2,7 +2,8 @@
 load its lines are prefetched, 0 where that gains nothing. `loads` emits the prefetch.
 
   a stream  a loop reads a buffer that no cache holds, row after row: the target's distance, or the same part of the
-            next row, where a processor cannot know that it comes next
+            next row, where a processor cannot know that it comes next. A buffer that the kernel says is streamed
+            counts as one whatever its size, and its loads may take parts of what a loop walks: fields of blocks
   a copy    into a placeholder, of a part of each row: several rows ahead"""
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ Row = tuple[UOp, frozenset[tuple[UOp, int]], int]
 class Prefetch:
     def __init__(self, program: Program) -> None:
         self.target = program.target
+        self.streams = program.streams
         self.copied = _copied_indices(program)
         self.walking: dict[Row, list[UOp]] = {}  # the loops that walk a row, in order
         self.loads: dict[UOp, int] = {}  # the number of loads in each innermost loop
@@ -47,6 +49,8 @@ class Prefetch:
     def bytes_ahead(self, index: UOp, row_bytes: int, loops: Sequence[UOp]) -> int:
         """`loops` are those around the load, the innermost last; `row_bytes` is what it takes at once."""
         buffer = memory_of(index)
+        if buffer.op is Ops.PARAM and buffer.arg.slot in self.streams:
+            return self._row_ahead(index, row_bytes, loops)
         if buffer.arg.size * buffer.dtype.itemsize >= self.target.cache_bytes and is_walked(index, row_bytes, loops):
             return self._stream_ahead(index, row_bytes, loops)
         return rows_ahead(index, row_bytes, loops, self.target.page_bytes) if index in self.copied else 0
@@ -70,6 +74,20 @@ class Prefetch:
         if len(walking) > 1 and walked <= self.target.page_bytes:
             return following if walking[-1] is loop else 0
         return following if walked < min(following, LONG_WALK_BYTES) else distance
+
+    def _row_ahead(self, index: UOp, row_bytes: int, loops: Sequence[UOp]) -> int:
+        """The same part of the next row, which the loops of a sum walk; the target's distance in a long row."""
+        base, _ = tile_part(index.src[1])
+        steps = [] if base is None else [coefficient(base, loop) * memory_of(index).dtype.itemsize for loop in loops]
+        if not row_bytes or not steps or steps[-1] <= 0:
+            return 0
+        walked = row_bytes
+        for loop, step in zip(reversed(loops), reversed(steps)):
+            if loop.arg.kind is AxisType.REDUCE:
+                walked = max(walked, step * size_of(loop))
+            elif step:
+                return step if walked < LONG_WALK_BYTES else self.target.prefetch_bytes
+        return self.target.prefetch_bytes
 
 
 def is_walked(index: UOp, row_bytes: int, loops: Sequence[UOp]) -> bool:
