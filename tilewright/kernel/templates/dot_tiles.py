@@ -18,7 +18,7 @@ from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import KernelView, stride
-from tilewright.kernel.templates.measured import HIGH_UTILISATION, MIN_SUMS
+from tilewright.kernel.templates.measured import HIGH_UTILISATION, MAX_TASKS, MIN_SUMS
 from tilewright.kernel.templates.opt_builder import OptBuilder
 from tilewright.kernel.templates.template import Opts
 from tilewright.kernel.transforms.block import check_overlap
@@ -62,6 +62,9 @@ def match_dots(
     return None if tile is None else Dots(left, right, axis, lanes, tile)
 
 
+MIN_TILES = 4  # of a task, of which the last may overlap another
+
+
 def make_dot_opts(view: KernelView, dots: Dots) -> Opts:
     left, right, axis, lanes, tile = dots
     builder = OptBuilder(view)
@@ -70,6 +73,8 @@ def make_dot_opts(view: KernelView, dots: Dots) -> Opts:
         column_axis, row_axis = builder.put_outside(column_axis, row_axis)
     builder.apply(OptOps.UPCAST, builder.pad(axis, lanes), lanes)
     for side, amount in ((row_axis, tile.rows), (column_axis, tile.columns)):
+        if size_of(side) % amount:
+            side = _share_parts(builder, side, amount)
         if amount > 1:
             # Where tiles do not fill a loop, the last one overlaps the one before.
             inside = builder.block(side, amount)[1] if size_of(side) % amount else side
@@ -80,6 +85,23 @@ def make_dot_opts(view: KernelView, dots: Dots) -> Opts:
         if size_of(shared) > 1:
             builder.apply(OptOps.THREAD, shared, size_of(shared))
     return tuple(builder.opts)
+
+
+def _share_parts(builder: OptBuilder, loop: UOp, amount: int) -> UOp:
+    """Divides a loop whose tiles will overlap, and can then be no tasks, into tasks where other loops are too few.
+    Returns the loop of a task."""
+    cores = builder.target.cores
+    loops = [a for a in builder.view.of_kind(AxisType.LOOP) if a is not loop]
+    others = [size_of(a) for a in loops if check_thread(builder.view, a, size_of(a)) is None]
+    most = min(MAX_TASKS, size_of(loop) // (MIN_TILES * amount))
+    amounts = [n for n in range(2, most + 1) if size_of(loop) % n == 0]
+    if not amounts or any(utilisation(size, cores) >= HIGH_UTILISATION for size in others):
+        return loop
+    parts = max(amounts, key=lambda n: (min(utilisation(n, cores), HIGH_UTILISATION), -n))
+    outer, inside = builder.block(loop, size_of(loop) // parts)
+    if check_thread(builder.view, outer, parts) is None:
+        builder.apply(OptOps.THREAD, outer, parts)
+    return inside
 
 
 def choose_dot_tile(view: KernelView, rows: list[UOp], columns: list[UOp]) -> DotTile | None:
