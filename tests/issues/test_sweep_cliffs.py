@@ -337,9 +337,12 @@ def test_sums_by_index_of_short_rows(width: int) -> None:
 
 
 @pytest.mark.parametrize("cores", [2, 4])
-@pytest.mark.parametrize(("rows", "depth", "columns"), [(7, 16, 32768), (7, 64, 8192), (6, 48, 6533)])
-def test_dot_products_of_few_rows_have_tasks_for_all_cores(rows: int, depth: int, columns: int, cores: int) -> None:
-    """Tiles of three columns overlapped at the end of the row, and one core did all of it."""
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(7, 16, 32768), (7, 64, 8192), (6533, 48, 5)])
+def test_products_of_few_rows_or_columns_have_tasks_for_all_cores(
+    rows: int, depth: int, columns: int, cores: int
+) -> None:
+    """Tiles of three columns overlapped at the end of the row, or no small number divided the tiles of rows, and one
+    core did all of it."""
     target = replace(CACHES["NEON"], cores=cores)
     made = Chosen(matrices(rows, depth, columns, (depth, 1, 1, depth)), target)
     assert math.prod(size_of(axis) for axis in made.view.of_kind(AxisType.THREAD)) >= cores

@@ -115,6 +115,8 @@ HIGH_UTILISATION = 0.95
 # Parts per core, for load balancing; and the same where each part packs a factor again.
 PARTS_PER_CORE = 4
 REPACKED_PARTS = 2
+# The tiles of a part beside which what it packs is little.
+MIN_PART_TILES = 16
 # The most parts of the rows that each pack the right factor for one core.
 MAX_ROW_PARTS = 8
 # The most tasks: as many are made where each task has weights of its own, or where fewer have a low utilisation.

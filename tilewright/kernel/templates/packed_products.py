@@ -20,6 +20,7 @@ from tilewright.kernel.templates.measured import (
     MAX_ROW_PARTS,
     MAX_VECTORS,
     MIN_PACKED_ROWS,
+    MIN_PART_TILES,
     MIN_SHARED,
     MIN_TILE_ROWS,
     OPERAND_REGISTERS,
@@ -258,11 +259,11 @@ class PackedProduct(PackedNest):
             self.parallelise(name, amount)
 
     def _best_parts(self, name: str) -> int:
-        """The number of parts of a loop, few per core, with the highest utilisation. Where accumulators of rows are
-        spilled, a part has several rows: a part of one row would not spill, and the order of additions must not depend
-        on the number of cores."""
+        """The number of parts of a loop with the highest utilisation, few per core or of many tiles each. Where
+        accumulators of rows are spilled, a part has several rows: a part of one row would not spill, and the order of
+        additions must not depend on the number of cores."""
         size, cores = size_of(self.loops[name]) if name in self.loops else 1, self.target.cores
-        most = min(size if self.sum_block is None else size // 2, REPACKED_PARTS * cores)
+        most = min(size if self.sum_block is None else size // 2, max(REPACKED_PARTS * cores, size // MIN_PART_TILES))
         amounts = [n for n in range(2, most + 1) if size % n == 0]
         return max(amounts, key=lambda n: (min(utilisation(n, cores), HIGH_UTILISATION), -n), default=1)
 
