@@ -346,3 +346,20 @@ def test_products_of_few_rows_or_columns_have_tasks_for_all_cores(
     target = replace(CACHES["NEON"], cores=cores)
     made = Chosen(matrices(rows, depth, columns, (depth, 1, 1, depth)), target)
     assert math.prod(size_of(axis) for axis in made.view.of_kind(AxisType.THREAD)) >= cores
+
+
+# ---------------------------------------------------------------- two sums of the same arrays
+
+
+def test_sums_in_two_stages_share_their_first_pass() -> None:
+    """Between the first stages of two sums was the second stage of one, which kept them apart: the gradients of the
+    weight and the bias of a normalisation each read the whole array."""
+    values = np.random.default_rng(0).standard_normal((2, 12, 8, 105, 105), dtype=np.float32)
+    x, y = (Tensor(each).realize() for each in values)
+    totals = (x * y).sum((0, 2, 3)), (x + y).sum((0, 2, 3))
+    sizes = [sum(access.src[0].arg.size for access in view_kernel(ast).accesses) for ast in kernels_of(*totals)]
+    assert sum(size > x.numel() for size in sizes) == 1
+    together = Tensor.stack(*totals).numpy()
+    assert together[0].tobytes() == (x * y).sum((0, 2, 3)).numpy().tobytes()
+    assert together[1].tobytes() == (x + y).sum((0, 2, 3)).numpy().tobytes()
+    np.testing.assert_allclose(together[0], np.prod(values.astype(np.float64), 0).sum((0, 2, 3)), rtol=1e-3, atol=1e-2)

@@ -2,7 +2,8 @@
 stores: the moments and the parameter of an optimiser, the two sums of the gradient of a normalisation.
 
 A step moves forward to the position of an earlier one with the same loops. It does not move past anything it depends
-on, so the order stays right. A step that writes a temp is not moved, because the temp would live longer."""
+on, so the order stays right. A step that writes a temp is moved only if it reduces what it loads to a small part of it,
+because the temp lives longer."""
 
 from __future__ import annotations
 
@@ -15,6 +16,9 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of, substitute, toposort
 from tilewright.schedule.fuse import MAX_STORES
 from tilewright.schedule.steps import Part, Step, Store, kernel_step
+
+# How many times the bytes of a temp a step loads that is moved.
+MIN_REDUCTION = 16
 
 
 @mutable_record
@@ -69,8 +73,8 @@ class _Merger:
     def _join(self, step: Step, own: Group, after: set[int]) -> int | None:
         candidates = {self.readers.get((own.loops, version), -1) for version in step.reads}
         for position in sorted(candidates - {-1}, reverse=True):
-            is_last = position == len(self.steps) - 1
-            if any(p > position for p in after) or not (is_last or self.temps.isdisjoint(step.targets)):
+            may_move = position == len(self.steps) - 1 or self.temps.isdisjoint(step.targets) or _reduces(own)
+            if any(p > position for p in after) or not may_move:
                 return None
             if self._buffers_of(position, step) > self.max_buffers(step.node):
                 continue
@@ -85,6 +89,12 @@ class _Merger:
         """An upper bound on the buffers of the joined kernel: versions may share memory."""
         earlier = self.steps[position]
         return len({*earlier.targets, *earlier.reads, *step.targets, *step.reads})
+
+
+def _reduces(group: Group) -> bool:
+    """Whether what a kernel stores is a small part of what it loads."""
+    stored = math.prod(map(size_of, group.loops)) * sum(store.value.dtype.itemsize for store in group.stores)
+    return MIN_REDUCTION * stored <= sum(group.loads.values())
 
 
 def group_of(step: Step, device: str) -> Group | None:
