@@ -249,7 +249,6 @@ class Renderer:
         axis, lanes, sums = facts.vector_axis(acc), facts.lanes(acc), self.values[acc]
         unrolled = [a for a in facts.axes(value) if a not in facts.axes(acc)]
         is_masked = value.op is Ops.WHERE and value.src[2] is acc.src[0]
-        is_carried = bool(self.loops) and any(phi[0] is acc for phi in self.loops[-1].phis)
         for coordinates, at in self.values.elements(acc):
             for term, step in enumerate(itertools.product(*(range(size_of(a)) for a in unrolled))):
                 element = {**at, **dict(zip(unrolled, step, strict=True))}
@@ -258,7 +257,7 @@ class Renderer:
                 operand = self.values.operand(value, element, axis)
                 text = emitter.binary(node.arg, acc.dtype, lanes, sums[coordinates].name, operand)
                 sums[coordinates] = emitter.emit(text)
-                if is_carried:
+                if self.loops:
                     self.loops[-1].updates[sums[coordinates].name] = term
 
     def _emit_combine(self, node: UOp) -> None:
