@@ -363,3 +363,11 @@ def test_sums_in_two_stages_share_their_first_pass() -> None:
     assert together[0].tobytes() == (x * y).sum((0, 2, 3)).numpy().tobytes()
     assert together[1].tobytes() == (x + y).sum((0, 2, 3)).numpy().tobytes()
     np.testing.assert_allclose(together[0], np.prod(values.astype(np.float64), 0).sum((0, 2, 3)), rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("shape", [(23460, 52), (23460, 33), (9001, 64), (2, 9001, 40)], ids=str)
+def test_counts_of_short_rows(shape: tuple[int, ...]) -> None:
+    """A line of bools is more vectors of 64-bit counts than the row has: no loop was left to be spilled in (an error of
+    the compiler's own)."""
+    values = np.random.default_rng(4).standard_normal(shape) > 1
+    assert np.array_equal(Tensor(values).sum(-2).numpy(), values.sum(-2))

@@ -73,6 +73,8 @@ def test_the_parts_of_a_vector_by_a_matrix_are_stored_row_by_row(rows: int) -> N
         ((768, 8192), (1,)),  # rows are summed, not columns
         ((256, 65536), (0,)),  # a part of a row is long
         ((64, 1024, 256), (1,)),  # many matrices
+        ((40, 14979), (0,)),  # fewer rows than a part has
+        ((100, 8000), (0,)),
     ],
     ids=str,
 )

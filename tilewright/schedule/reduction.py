@@ -178,8 +178,8 @@ def _split_rows(node: UOp, work: int, results: int) -> UOp | None:
         return None  # there are as many matrices already, or parts of a row are long
     size, most = source.shape[summed[0]], min(ROW_PARTS, work // results // MIN_ROWS)
     parts = max((n for n in range(MIN_ROW_PARTS, most + 1) if size % (n * ROW_STREAMS) == 0), default=most)
-    rest = size % (parts * ROW_STREAMS)
-    if parts < 2 or rest * MAX_PADDING > size:
+    rest = size % (parts * ROW_STREAMS) if parts > 1 else size
+    if rest * MAX_PADDING > size:
         return None
     if not rest:
         return _split_axis(node, source, summed[0], parts, is_stored=True)

@@ -98,7 +98,8 @@ def stream_rows(builder: OptBuilder, axis: UOp, vectors: int, lanes: int) -> Non
         access for access in builder.view.accesses if stride(access, axis) == 1 and access not in builder.view.stores
     ]
     itemsize = min(load.dtype.itemsize for load in loads)
-    vectors_of_line = max(1, builder.target.line_bytes // (lanes * itemsize))
+    # A row has more than half of the registers, so that a loop over its tiles is left.
+    vectors_of_line = max(1, min(builder.target.line_bytes // (lanes * itemsize), builder.target.vector_registers // 2))
     if is_counted(axis) and size_of(axis) % max(1, lanes // 2):
         # A number of tiles with divisors, so that the parts of a row are equal.
         axis = builder.pad(axis, PADDED_TILES * vectors_of_line * lanes)
