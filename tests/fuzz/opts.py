@@ -52,7 +52,7 @@ WEIGHTS: dict[OptOps, float] = {
     OptOps.STAGE: 5,
     OptOps.MEMOISE: 3,
     OptOps.SCATTER: 3,
-    OptOps.DISTRIBUTE: 3,
+    OptOps.DISTRIBUTE: 6,
     OptOps.CLIP: 1,
     OptOps.CUT: 2,
     OptOps.SPILL: 2,
