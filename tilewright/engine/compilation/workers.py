@@ -118,6 +118,7 @@ def _await_helpers() -> None:
 
 # The settings from before a block: the switch interval, and whether cycles are collected.
 _untuned: tuple[float, bool] | None = None
+_has_frozen = False  # whether the program has frozen objects
 
 
 @contextlib.contextmanager
@@ -147,8 +148,11 @@ def tuned_interpreter() -> Iterator[None]:
 
 def skip_young_generations() -> None:
     """Moves all objects to the oldest generation of the collector. What a plan is made of lives as long as it: the
-    next two collections would look at each of its objects in vain."""
-    if not gc.get_freeze_count():  # else the program has frozen its objects, which `unfreeze` would undo
+    next two collections would look at each of its objects in vain. Not in a program that has frozen its objects:
+    `unfreeze` would undo that. They are counted one by one, so only until some are found."""
+    global _has_frozen
+    _has_frozen = _has_frozen or gc.get_freeze_count() > 0
+    if not _has_frozen:
         gc.freeze()
         gc.unfreeze()
 
