@@ -26,7 +26,7 @@ SHORT_REDUCTION = 16
 # that levels do not depend on how many reductions lie below the kernel.
 TOP_LEVEL = 1 << 20
 # The fewest outputs of a sum by index, in vectors along the indexed axis, for which its kernel is a loop over the
-# terms: adding a term to one output takes less time than comparing it with so many vectors.
+# terms: adding a term to one output takes less time than comparing its index with four vectors of positions.
 MIN_WALKED_VECTORS = 4
 
 

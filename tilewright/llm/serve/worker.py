@@ -203,8 +203,9 @@ class Worker:
             next(self._warming)
         except StopIteration:
             self.is_warming = False
-        except Exception:
-            LOGGER.exception("what requests need could not be compiled ahead of them")
+        except Exception as error:
+            # The request that needs it compiles it again, and is answered with the error where that fails as well.
+            LOGGER.exception("what requests need could not be compiled ahead of them: %s", error)
             self.is_warming = False
 
     def _expire(self) -> None:
