@@ -409,6 +409,21 @@ def test_an_embedding_gradient_walks_its_words() -> None:
     assert any("SCATTER" in repr(event["kernel"]) for event in seen)
 
 
+def test_terms_at_computed_indices_are_walked_though_the_places_are_few() -> None:
+    """The gradient of the square of gathered elements gathers them: comparisons would do so for every output, lane by
+    lane."""
+    table = Tensor(generator.standard_normal((6, 2087)).astype(np.float32), requires_grad=True)
+    words = generator.integers(0, 6, (6, 2087))
+    forget_kernels()
+    seen: list[events.Event] = []
+    with Context(CACHE=0), events.subscribe(seen.append, ("kernel-compiled",)):
+        gradient = table.gather(0, Tensor(words)).square().sum().gradient(table)[0].realize()
+    expected = np.zeros((6, 2087), np.float32)
+    np.add.at(expected, (words, np.arange(2087)), 2 * np.take_along_axis(table.numpy(), words, 0))
+    np.testing.assert_allclose(gradient.numpy(), expected, rtol=1e-6)
+    assert any("SCATTER" in repr(event["kernel"]) for event in seen)
+
+
 @pytest.mark.parametrize(
     ("places", "columns", "is_walked"), [(512, 816, True), (128, 512, True), (512, 64, True), (8, 816, False)]
 )
