@@ -440,6 +440,22 @@ def test_lanes_with_an_output_of_their_own_are_walked_unless_the_places_are_few(
     assert (SCATTER in chosen(ast, cpu_target())) is is_walked
 
 
+@pytest.mark.parametrize(("columns", "is_blocked"), [(4100, True), (256, False), (4099, False)])
+def test_outputs_in_any_order_stay_in_the_cache_of_a_core(columns: int, is_blocked: bool) -> None:
+    """4099 has no divisors: a masked element costs as much as what the cache saves."""
+    shape = (100, 100, columns)
+    index, rows = leaf(0, 100, columns, dtype=dtypes.int32), leaf(1, 100, columns)
+    match = build.alu(
+        Ops.CMPEQ, build.expand(build.reshape(index, (1, 100, columns)), shape), build.axis_iota(shape, 0)
+    )
+    given = build.expand(build.reshape(rows, (1, 100, columns)), shape)
+    ast = kernel_of(build.reduce_axis(Ops.ADD, build.where(match, given, build.const(dtypes.float32, 0.0)), (1,)))
+    target = replace(cpu_target(), cores=1, core_cache_bytes=1 << 20)
+    blocks = [opt.arg for opt in optimise(ast, target).arg.applied if opt.op is OptOps.BLOCK]
+    assert bool(blocks) is is_blocked
+    assert all(100 * block * 4 <= target.core_cache_bytes // 2 for block in blocks)
+
+
 @pytest.mark.parametrize(("columns", "is_walked"), [(479, True), (128, True), (8, False)])
 def test_elements_along_a_row_are_walked_unless_the_places_are_few(columns: int, is_walked: bool) -> None:
     """`scatter_add` along the columns: a term is one element, not a row of vectors."""

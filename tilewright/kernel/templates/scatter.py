@@ -147,8 +147,10 @@ def share_among_cores(view: KernelView, axis: UOp, shares: Shares) -> Opts:
     builder = OptBuilder(view)
     parts = max(1, min(target.cores, size_of(axis) // MIN_OUTPUTS)) if has_parts else 1
     builder.apply(OptOps.SCATTER, axis, parts)
-    if row is not None and parts * others < target.cores and (is_spread or has_parts):
-        row = block_for_cores(builder, row, lanes, is_spread)
+    cores = target.cores if parts * others < target.cores else 1
+    if row is not None and (is_spread or has_parts):
+        cached = cached_blocks(view, axis, row) if is_spread else 1
+        row = block_row(builder, row, lanes, is_spread, cores, cached)
     loops = [loop for loop in shared_loops(builder.view) if loop is not row]
     if target.has_threads and loops:
         loop = next((loop for loop in loops if size_of(loop) >= target.cores), max(loops, key=size_of))
@@ -160,20 +162,28 @@ def share_among_cores(view: KernelView, axis: UOp, shares: Shares) -> Opts:
     return tuple(builder.opts)
 
 
-def block_for_cores(builder: OptBuilder, row: UOp, lanes: int, is_spread: bool) -> UOp:
-    """A row in equal blocks, at least one for each core, of whole vectors unless lanes are handled one by one; the loop
-    inside a block. A row that has no such blocks is padded."""
-    cores, unit = builder.target.cores, MIN_BLOCK if is_spread else lanes
-    if cores == 1 or size_of(row) < cores * unit:
-        return row
-    counts = range(cores, PARTS_PER_CORE * cores + 1)
-    count = next((n for n in counts if size_of(row) % (n if is_spread else n * lanes) == 0), None)
-    if count is None and is_spread and cores <= MASKED_ELEMENT:
+def cached_blocks(view: KernelView, axis: UOp, row: UOp) -> int:
+    """The least blocks of a row for which the outputs of one, and what is read at computed indices beside them, stay in
+    a core's cache: terms access them in any order."""
+    indirect = [access for access in view.accesses if access not in view.stores and stride(access, row) is None]
+    accessed = (len(view.stores) + len(indirect)) * max(store.dtype.itemsize for store in view.stores)
+    return -(-2 * size_of(axis) * size_of(row) * accessed // view.target.core_cache_bytes)
+
+
+def block_row(builder: OptBuilder, row: UOp, lanes: int, is_spread: bool, cores: int, cached: int) -> UOp:
+    """A row in equal blocks, at least one for each core, and `cached` of them where so many divide it; of whole vectors
+    unless lanes are handled one by one. The loop inside a block. A row that has no blocks for the cores is padded."""
+    unit = MIN_BLOCK if is_spread else lanes
+    count = None
+    for least in sorted({max(cores, cached), cores}, reverse=True):
+        counts = range(least, min(PARTS_PER_CORE * least, size_of(row) // unit) + 1)
+        count = count or next((n for n in counts if size_of(row) % (n if is_spread else n * lanes) == 0), None)
+    if count is None and (size_of(row) < cores * unit or (is_spread and cores <= MASKED_ELEMENT)):
         return row
     if count is None:
         count = cores
         row = builder.pad(row, count * lanes)
-    return builder.block(row, size_of(row) // count)[1] if size_of(row) // count >= unit else row
+    return builder.block(row, size_of(row) // count)[1] if count > 1 and size_of(row) // count >= unit else row
 
 
 def vectorise_nests(builder: OptBuilder, lanes: int) -> None:
