@@ -156,8 +156,8 @@ def is_repeated(view: KernelView, other: UOp) -> bool:
 
 def has_lanes(view: KernelView, image: UOp, rows: list[UOp], lanes: int) -> bool:
     """Whether vectors can go along a row of single pixels, or along the sum."""
-    is_long = any(size_of(axis) >= MIN_LANES * lanes for axis in rows)
-    return is_long or any(stride(image, axis) == 1 for axis in view.reduce_axes)
+    along = [*rows, *(axis for axis in view.reduce_axes if stride(image, axis) == 1)]
+    return any(size_of(axis) >= MIN_LANES * lanes for axis in along)
 
 
 def pages_of(view: KernelView, image: UOp) -> int:

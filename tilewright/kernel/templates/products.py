@@ -25,7 +25,7 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.analysis.dot_terms import product_dots
-from tilewright.kernel.axes import KernelView, is_counted
+from tilewright.kernel.axes import KernelView, is_counted, stride
 from tilewright.kernel.templates.dot_tiles import Dots, make_dot_opts, match_dots
 from tilewright.kernel.templates.measured import MIN_DOT_VECTORS, MIN_LANES, MIN_PACKED_ROWS, MIN_PRODUCTS, MIN_TILES
 from tilewright.kernel.templates.packed_products import PackedProduct
@@ -57,15 +57,25 @@ def match_factors(view: KernelView) -> list[UOp] | None:
 def product_plans(view: KernelView, accesses: list[UOp]) -> Iterator[Plan]:
     lanes = view.target.lanes(sum_dtype(view))
     product = find_product(view)
-    if product is None or size_of(product.columns) < MIN_LANES * lanes:
-        dots = _match_dots(view, accesses, lanes)
-        if dots is not None:
-            reason = "both factors have stride 1 along the sum: a tile of dot products"
-            yield Plan("dot products", reason, partial(make_dot_opts, view, dots))
-        return
+    is_narrow = product is None or size_of(product.columns) < MIN_LANES * lanes
 
     def seconds(clocks: Callable[..., float], *given: object) -> Callable[[], float]:
         return lambda: seconds_of(clocks(view, *given), view.target)
+
+    if is_narrow:
+        dots = _match_dots(view, accesses, lanes)
+        if dots is not None:
+            reason = "both factors have stride 1 along the sum: a tile of dot products"
+            yield Plan("dot products", reason, partial(make_dot_opts, view, dots), seconds(dot_clocks, dots))
+    if product is None:
+        return
+    if is_narrow:
+        # Columns of stride 1 fill a part of a vector, which the template of columns makes.
+        packed = PackedProduct(view, product)
+        if stride(product.right, product.columns) != 1 and packed.dot is None:
+            reason = "strided columns, fewer than a vector has lanes: transposed on their way into a panel"
+            yield Plan("packed panels", reason, packed.choose, lambda: seconds_of(packed.clocks(), view.target))
+        return
 
     has_instruction = bool(product_dots(view))
     streamed = None if has_instruction else match_streamed(view, product)
