@@ -151,6 +151,9 @@ PRODUCTS: dict[str, Callable[[], UOp]] = {
     "right transposed, few rows": lambda: matrices(5, 11, 70, (11, 1, 1, 11)),
     "few rows of a long sum, right transposed": lambda: matrices(13, 300, 21, (300, 1, 1, 300)),
     "few columns, right transposed": lambda: matrices(21, 40, 3, (40, 1, 1, 40)),
+    "few columns of a short sum, right transposed": lambda: matrices(43, 11, 7, (11, 1, 1, 11)),
+    "few columns of a short sum, both transposed": lambda: matrices(37, 13, 3, (1, 37, 1, 13)),
+    "few rows with parts, right transposed": lambda: matrices(35, 16, 95, (16, 1, 1, 16)),
     "both transposed, one tile of columns": lambda: matrices(40, 17, 16, (1, 40, 1, 17)),
     "float16": lambda: matrices(40, 12, 64, (12, 1, 64, 1), dtypes.float16),
     "bfloat16, right transposed": lambda: matrices(24, 12, 32, (12, 1, 1, 12), dtypes.bfloat16),
@@ -401,6 +404,24 @@ def test_few_columns_are_tiles_of_dot_products(rows: int, columns: int) -> None:
     tiles = [axis for axis in made.view.of_kind(AxisType.UPCAST) if stride(made.view.stores[0], axis) == 1]
     assert [size_of(axis) for axis in tiles] == [columns]
     assert made.tile >= 8
+
+
+@pytest.mark.parametrize(("depth", "columns"), [(12, 7), (5, 3), (16, 6)])
+def test_few_columns_of_a_short_sum_are_packed(depth: int, columns: int) -> None:
+    """Every result was a vector of a few products that was reduced to a scalar."""
+    target = replace(LARGE_CACHES, vector_bytes=64, vector_registers=32)
+    made = Chosen(matrices(8192, depth, columns, (depth, 1, 1, depth)), target)
+    assert packs(made) == 1
+    assert stride(made.view.stores[0], max(made.view.of_kind(AxisType.UPCAST), key=size_of)) == 1
+
+
+@pytest.mark.parametrize("rows", [35, 33, 45, 62])
+def test_few_rows_pack_the_right_factor_once(rows: int) -> None:
+    """35 rows were five parts of 7, each of which packed the matrix again, and two tiles of 6."""
+    target = replace(LARGE_CACHES, vector_bytes=64, vector_registers=32, cores=1)
+    made = Chosen(matrices(rows, 64, 955, (64, 1, 1, 64)), target)
+    assert packs(made) == 1
+    assert made.count(AxisType.THREAD) == 1
 
 
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(6, 2560, 3822), (20, 8192, 64), (13, 512, 501), (4, 66, 999)])

@@ -285,7 +285,8 @@ class PackedProduct(PackedNest):
         amount = cached * row_parts(size // cached, cached * outside, self.target.cores)
         is_long = self.products >= LONG_TASK * outside
         if is_by_rows and amount == 1 and (is_long or outside == 1):  # each part packs the right factor
-            amount = next((n for n in range(2, MAX_ROW_PARTS + 1) if size % n == 0), 1)
+            most = MAX_ROW_PARTS if is_long else min(MAX_ROW_PARTS, size // MIN_PACKED_ROWS)
+            amount = next((n for n in range(2, most + 1) if size % n == 0), 1)
         if amount == 1 or not self.is_large or check_block(self.view, rows, size // amount) is not None:
             return rows
         parts, rows = self.block(rows, size // amount)
