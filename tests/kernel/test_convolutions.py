@@ -202,6 +202,15 @@ def every_second_pixel(row: int, is_inside: bool = False) -> UOp:
     return kernel(store(param(0, 2 * 20 * 3 * row), n * (20 * 3 * row) + f * (3 * row) + y * row + x, total))
 
 
+def separate_windows(size: int) -> UOp:
+    """Two images of 8 channels in windows that are as wide as they are apart, 5 in a row: 20 channels."""
+    n, f, x, c = axis(2, 0), axis(20, 1), axis(5, 2), axis(8, 3, AxisType.REDUCE)
+    u, v = axis(size, 4, AxisType.REDUCE), axis(size, 5, AxisType.REDUCE)
+    image = load(param(1, 16 * size * 5 * size), (n * 8 + c) * (5 * size * size) + u * (5 * size) + x * size + v)
+    weight = load(param(2, 20 * 8 * size * size), ((f * 8 + c) * size + u) * size + v)
+    return kernel(store(param(0, 200), n * 100 + f * 5 + x, summed(image * weight, c, u, v)))
+
+
 def test_channels_are_turned_into_lanes_where_pixels_and_the_sum_have_none() -> None:
     """Rows of 7 pixels leave most of 16 lanes empty and fill those of 8."""
 
@@ -211,6 +220,9 @@ def test_channels_are_turned_into_lanes_where_pixels_and_the_sum_have_none() -> 
     assert [is_window(every_second_pixel(row), "AVX-512") for row in (7, 8)] == [True, False]
     assert [is_window(every_second_pixel(row), "AVX2") for row in (3, 7)] == [True, False]
     assert not is_window(every_second_pixel(7, is_inside=True), "AVX-512")
+    # A row of a window is lanes where it fills half a vector.
+    assert [is_window(separate_windows(size), "AVX-512") for size in (3, 8)] == [True, False]
+    assert check_pair(Pair(0, "windows", separate_windows(3), None, TARGETS["AVX-512"])) is None  # type: ignore[arg-type]
     for row, target in ((7, "AVX-512"), (3, "AVX2")):
         assert check_pair(Pair(0, "short rows", every_second_pixel(row), None, TARGETS[target])) is None  # type: ignore[arg-type]
     check(every_second_pixel(3), None, ("CPU",), seed=7)
