@@ -77,7 +77,7 @@ def compared_clocks(view: KernelView, axis: UOp) -> float:
         outputs = math.prod(map(size_of, columns)) * size_of(axis)
         return outputs * terms // (view.target.cores * warp_threads(view.target))
     shares = shares_of(view, axis)
-    # A term at a computed index, such as the gradient of a gathered square, is loaded again by every lane that compares.
+    # A term at a computed index (the gradient of a gathered square) is loaded again by every lane that compares.
     has_vectors = shares.row is None or all(stride(access, shares.row) is not None for access in view.accesses)
     return terms * (size_of(axis) * shares.width // (shares.lanes if has_vectors else 1))
 
