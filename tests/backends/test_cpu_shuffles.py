@@ -224,6 +224,8 @@ def test_streams_side_by_side_are_left_to_a_processor_that_prefetches_them_bette
     assert "llvm.prefetch" not in text_of(beside, few)[0]
     assert text_of(beside, STREAMING)[0].count("call void @llvm.prefetch") == 2
     assert "llvm.prefetch" not in text_of(transposed(4096, 4096), few)[0]
+    # Parts of several rows at a time: 64 rows of 100000 took 1.81 ms with the next rows prefetched, 1.48 without.
+    assert "llvm.prefetch" not in text_of(build.reduce_axis(Ops.ADD, leaf(0, 64, 100000), (0,)), few)[0]
 
 
 def test_a_stream_is_left_to_a_processor_that_prefetches_better() -> None:

@@ -19,17 +19,16 @@ from __future__ import annotations
 import math
 
 from tilewright.base.records import NamedTuple
-from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import KernelView, stride
-from tilewright.kernel.templates.dot_tiles import utilisation
 from tilewright.kernel.templates.measured import MIN_STREAMED, MIN_TILES, PARTS_PER_CORE, SPILL_SHARE
 from tilewright.kernel.templates.product_match import Product, sum_dtype
 from tilewright.kernel.templates.product_nest import Nest
 from tilewright.kernel.templates.product_sizes import Tile, choose_tile, padded
+from tilewright.kernel.templates.streams import worth_of_part
 from tilewright.kernel.templates.template import Opts
 from tilewright.kernel.transforms.block import check_block, check_overlap
 from tilewright.kernel.transforms.pad import check_pad
@@ -86,7 +85,10 @@ def make_streamed_opts(view: KernelView, found: Streamed) -> Opts | None:
     (_, right, rows, columns, _), tile, width = found.product, found.tile, found.width
     plan = _Streamed(view)
     sums = size_of(rows) * width * view.reduces[0].dtype.itemsize
-    part = tiles_of_part(found.tiles, sums, width * right.dtype.itemsize, view.target)
+    most = max(MIN_TILES, view.target.core_cache_bytes // SPILL_SHARE // sums)
+    row_bytes = width * right.dtype.itemsize
+    amounts = range(MIN_TILES, min(most, found.tiles) + 1)
+    part = max(amounts, key=lambda amount: (worth_of_part(found.tiles, amount, row_bytes, view.target), amount))
     if not plan.cut_parts(columns, -(-found.tiles // part), width):
         plan.cut("columns", plan.pad(columns, part * width), width)
         if part < size_of(plan.loops["columns"]):
@@ -99,19 +101,6 @@ def make_streamed_opts(view: KernelView, found: Streamed) -> Opts | None:
     plan.put_rows_inside()
     plan.share("rows", "columns")
     return tuple(plan.opts) if plan.spill() else None
-
-
-def tiles_of_part(tiles: int, tile_bytes: int, row_bytes: int, target: Target) -> int:
-    """Tiles in a part of the columns, whose accumulators a core's cache holds. Parts shorter than a page of a row are
-    prefetched badly; tiles that pad the last part are wasted."""
-    most = max(MIN_TILES, target.core_cache_bytes // SPILL_SHARE // tile_bytes)
-
-    def worth(amount: int) -> float:
-        parts = -(-tiles // amount)
-        prefetched = math.sqrt(min(1.0, amount * row_bytes / target.page_bytes))
-        return utilisation(parts, target.cores) * tiles / (parts * amount) * prefetched
-
-    return max(range(MIN_TILES, min(most, tiles) + 1), key=lambda amount: (worth(amount), amount))
 
 
 class _Streamed(Nest):

@@ -17,12 +17,13 @@ from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import KernelView, is_counted, stride
 from tilewright.kernel.templates.dot_tiles import utilisation
 from tilewright.kernel.templates.measured import (
+    LONG_SHARE,
+    MASKED_SPEED,
     MIN_SQUARE,
     MIN_STREAMED_ROWS,
-    PADDED_TILES,
     SPILL_SHARE,
 )
-from tilewright.kernel.templates.opt_builder import OptBuilder
+from tilewright.kernel.templates.opt_builder import OptBuilder, best_divisor
 from tilewright.kernel.transforms.block import check_block
 from tilewright.kernel.transforms.spill import check_spill
 from tilewright.kernel.transforms.thread import check_thread
@@ -60,21 +61,34 @@ def square_tile(builder: OptBuilder, outer: UOp, inner: UOp) -> None:
 
 def row_vectors(view: KernelView, axis: UOp, lanes: int) -> int:
     """The number of vectors of a row that a sum over the rows of a large matrix accumulates at a time: as many as fit
-    the L1, or fewer where that would leave cores idle. 0 for a matrix that fits a cache: the core's own cache if the
-    matrix has more rows than the TLB has entries to spare. Whether accumulators are spilled does not depend on the
-    number of cores."""
+    the L1, or fewer where that would leave cores idle. 0 for a matrix that fits a cache: the core's own cache, with
+    room for other data, if the processor does not prefetch all rows at a time. Whether accumulators are spilled does
+    not depend on the number of cores."""
     target = view.target
     if not view.reduces or not target.has_threads:
         return 0
     inside = [access for access in view.accesses if access.ranges & view.reduce_axes and stride(access, axis) == 1]
-    rows = math.prod(size_of(loop) for loop in view.reduce_axes)
-    cache = target.core_cache_bytes if 2 * rows > target.tlb_entries else target.cache_bytes
-    if not any(memory_of(load).arg.size * load.dtype.itemsize >= cache for load in inside):
+    near, far = target.core_cache_bytes // LONG_SHARE, target.cache_bytes
+    if not any(
+        memory_of(load).arg.size * load.dtype.itemsize >= (far if _is_prefetched(view, load, axis) else near)
+        for load in inside
+    ):
         return 0
     room = view.target.l1_bytes // SPILL_SHARE // max(node.dtype.itemsize for node in view.reduces)
     least = target.independent_vectors if is_spilled(view, axis, lanes) else 0
     parts = -(-view.target.cores // max(1, _tasks_around(view, axis)))
     return max(min(-(-size_of(axis) // parts), room) // lanes, least)
+
+
+def _is_prefetched(view: KernelView, load: UOp, axis: UOp) -> bool:
+    """Whether the rows along `axis` that a sum reads at a time are so few that the processor prefetches all of them,
+    and the L1 holds a line of each: rows at a stride of a large power of two share a set. A row that overlaps the one
+    before, as in windows, is no stream of its own."""
+    steps = [(size_of(loop), stride(load, loop) or 0) for loop in view.reduce_axes & load.ranges]
+    rows = [(size, abs(step) * load.dtype.itemsize) for size, step in steps if abs(step) >= size_of(axis)]
+    streams = math.prod(size for size, _ in rows)
+    held = min((view.target.l1_lines(step) for _, step in rows), default=streams)
+    return streams < 2 * view.target.prefetch_streams and streams <= held
 
 
 def _tasks_around(view: KernelView, axis: UOp) -> int:
@@ -94,25 +108,18 @@ def stream_rows(builder: OptBuilder, axis: UOp, vectors: int, lanes: int) -> Non
     if builder.view.of_kind(AxisType.UPCAST) or not is_spilled(builder.view, axis, lanes):
         builder.vectorise(axis, min(vectors, builder.target.vector_registers // 2), lanes)
         return
-    loads = [
-        access for access in builder.view.accesses if stride(access, axis) == 1 and access not in builder.view.stores
-    ]
-    itemsize = min(load.dtype.itemsize for load in loads)
+    itemsize = min(load.dtype.itemsize for load in builder.view.loads if stride(load, axis) == 1)
     # A row has more than half of the registers, so that a loop over its tiles is left.
     vectors_of_line = max(1, min(builder.target.line_bytes // (lanes * itemsize), builder.target.vector_registers // 2))
-    if is_counted(axis) and size_of(axis) % max(1, lanes // 2):
-        # A number of tiles with divisors, so that the parts of a row are equal.
-        axis = builder.pad(axis, PADDED_TILES * vectors_of_line * lanes)
+    tile, part = part_of_row(builder.view, axis, vectors * lanes, vectors_of_line, lanes)
+    axis = builder.pad(axis, part * tile) if part * tile < size_of(axis) else axis
     builder.vectorise(axis, vectors_of_line, lanes)
     rows = [found for found in builder.view.of_kind(AxisType.REDUCE) if found in builder.view.reduce_axes]
     if rows and is_counted(rows[-1]):
         split_into_streams(builder, rows[-1], OptOps.UNROLL, builder.target.read_streams // 2)
     columns = builder.view.of_kind(AxisType.LOOP)[-1]
-    tile = math.prod(size_of(found) for found in builder.view.of_kind(AxisType.UPCAST))
-    tasks = _tasks_around(builder.view, columns)
-    amount = part_of_row(size_of(columns), tasks, vectors * lanes // tile, tile * itemsize, builder.target)
-    if check_block(builder.view, columns, amount) is None:
-        builder.apply(OptOps.BLOCK, columns, amount)
+    if check_block(builder.view, columns, part) is None:
+        builder.apply(OptOps.BLOCK, columns, part)
     *around, columns = builder.view.of_kind(AxisType.LOOP)
     shared = next(
         (loop for loop in around if size_of(loop) >= 2 * builder.target.cores), around[-1] if around else None
@@ -123,15 +130,29 @@ def stream_rows(builder: OptBuilder, axis: UOp, vectors: int, lanes: int) -> Non
         builder.apply(OptOps.SPILL, columns)
 
 
-def part_of_row(tiles: int, around: int, most: int, tile_bytes: int, target: Target) -> int:
-    """How many tiles of a row are one task: a page or more, as less is prefetched badly, with a high utilisation. There
-    are `around` rows at a time."""
-    fitting = [amount for amount in range(1, max(1, most) + 1) if tiles % amount == 0]
+def part_of_row(view: KernelView, axis: UOp, most: int, vectors: int, lanes: int) -> tuple[int, int]:
+    """The length of a tile, and how many tiles are one task, with up to `most` accumulators. A row is padded, and its
+    loads masked, where no divisor of it gives parts as long as the prefetcher needs."""
+    size, tasks, target = size_of(axis), _tasks_around(view, axis), view.target
+    row_bytes = min(access.dtype.itemsize for access in view.loads if stride(access, axis) == 1)
+    full = vectors * lanes
+    exact = best_divisor(size, full, lanes, target.independent_vectors) or full
+    sizes = [(tile, part) for tile in (full, exact) for part in range(1, -(-min(most, size) // tile) + 1)]
 
-    def worth(amount: int) -> float:
-        return utilisation(around * tiles // amount, target.cores) * min(1.0, amount * tile_bytes / target.page_bytes)
+    def worth(tile: int, part: int) -> float:
+        speed = 1.0 if size % (part * tile) == 0 else MASKED_SPEED
+        return speed * worth_of_part(-(-size // tile), part, tile * row_bytes, target, tasks)
 
-    return max(fitting, key=lambda amount: (worth(amount), amount))
+    unpadded = [found for found in sizes if found[0] == full or size % (found[0] * found[1]) == 0]
+    return max(unpadded, key=lambda found: (worth(*found), found[1]))
+
+
+def worth_of_part(tiles: int, part: int, row_bytes: int, target: Target, tasks: int = 1) -> float:
+    """The relative speed of rows in parts of some tiles, for `tasks` rows at a time. Parts shorter than a page are
+    prefetched badly; tiles that pad the last part are wasted."""
+    parts = -(-tiles // part)
+    prefetched = math.sqrt(min(1.0, part * row_bytes / target.page_bytes))
+    return utilisation(tasks * parts, target.cores) * tiles / (parts * part) * prefetched
 
 
 def split_into_streams(builder: OptBuilder, axis: UOp, op: OptOps, most: int) -> None:

@@ -73,7 +73,8 @@ class Prefetch:
         following = coefficient(base, around) * itemsize
         if len(walking) > 1 and walked <= self.target.page_bytes:
             return following if walking[-1] is loop else 0
-        return following if walked < min(following, LONG_WALK_BYTES) else distance
+        is_short = walked < min(following, LONG_WALK_BYTES)
+        return following if is_short and streams <= self.target.prefetched_streams else distance
 
     def _row_ahead(self, index: UOp, row_bytes: int, loops: Sequence[UOp]) -> int:
         """The same part of the next row, which the loops of a sum walk; the target's distance in a long row."""
