@@ -141,3 +141,12 @@ def test_a_shorter_program_is_well_formed() -> None:
     assert [param.size for param in program.params] == [4096, 4096]
     assert shorter_program(compiled.program, longest, kernel_of(times_three(4099))) is None
     assert shorter_program(compiled.program, longest, kernel_of(total(4096))) is None
+
+
+def test_short_kernels_share_a_text_that_reads_the_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too short for several tasks, their loop is in the text."""
+    compiled = Calls(monkeypatch, compiling.Draft, "compile")
+    lengths = (32, 48, 64, 96)
+    for length, found in zip(lengths, doubled(*lengths), strict=True):
+        np.testing.assert_array_equal(found, np.arange(length, dtype=np.float32) * 2 + 1)
+    assert compiled.count == 1

@@ -205,16 +205,14 @@ def _groups_of(
     wanted: dict[tuple[object, ...], tuple[UOp, str]], longest: dict[tuple[object, ...], tuple[object, ...]]
 ) -> list[list[tuple[object, ...]]]:
     """The kernels in the order in which they are drafted. Those with the same ops, of which some may have one text, are
-    drafted together: after the others, so that the compilers have work meanwhile. Those that may share the text of a
-    longer one come last."""
+    drafted together: after the others, so that the compilers have work meanwhile. Of these, those that may share the
+    text of a longer one come last."""
     if len(wanted) == 1 or options.NOOPT or not wants_results_alone():
         return [[key] for key in wanted]
     groups: dict[object, list[tuple[object, ...]]] = {}
-    longer = set(longest.values())
-    for key, (ast, _) in wanted.items():
-        is_alone = key in longest or key in longer
-        groups.setdefault(key if is_alone else (*key[1:], *_ops_of(ast)), []).append(key)
-    return sorted(groups.values(), key=lambda group: (group[0] in longest, len(group) > 1))
+    for key, (ast, _) in sorted(wanted.items(), key=lambda item: item[0] in longest):
+        groups.setdefault((*key[1:], *_ops_of(ast)), []).append(key)
+    return sorted(groups.values(), key=lambda group: len(group) > 1)
 
 
 def _ops_of(ast: UOp) -> list[Op]:
