@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.kernel.kernels import add, kernel_of, leaf
+from tests.kernel.kernels import add, kernel_of, leaf, matrix_product
 from tilewright import Tensor, Variable
 from tilewright.backends.cpu.code import llvm
 from tilewright.backends.cpu.device import cpu_target
@@ -235,6 +235,17 @@ def test_a_stream_is_left_to_a_processor_that_prefetches_better() -> None:
     # No processor knows which part of the next row a loop over columns reads.
     text, _ = text_of(build.reduce_axis(Ops.ADD, leaf(0, 960, 4096), (0,)), replace(alone, cores=4))
     assert "llvm.prefetch" in text
+
+
+@pytest.mark.parametrize("has_masks", [False, True])
+@pytest.mark.parametrize(("depth", "columns", "lines"), [(24576, 240, 1), (25045, 240, 1), (24576, 233, 2)])
+def test_rows_are_prefetched_where_their_copy_is_masked(depth: int, columns: int, lines: int, has_masks: bool) -> None:
+    """24x24576x240 took 12.2 ms, with 25045 terms 19.0 and with 233 columns 18.2: 16 columns of each row are packed, of
+    which nothing else knows that they come next. Rows of 233 floats do not start where lines do."""
+    sizes = (4, 8) if has_masks else ()
+    target = replace(cpu_target(), vector_bytes=16, vector_registers=32, cores=1, masked_itemsizes=sizes)
+    text, _ = text_of(matrix_product(24, depth, columns), replace(target, core_cache_bytes=1 << 20))
+    assert text.count("call void @llvm.prefetch") == lines
 
 
 @pytest.mark.parametrize(("columns", "asking"), [(1024, 1), (512, 1), (8192, 2)])

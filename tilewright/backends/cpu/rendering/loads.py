@@ -156,6 +156,7 @@ class Loads(Addresses):
         if mask is None or not varies:
             return self._load(index, pointer, mask, lanes)
         assert axis is not None
+        self._emit_prefetch(index, pointer, lanes * dtype.itemsize)
         if is_reversed:
             mask = self._reverse(of_lanes("i1", lanes), mask, lanes).name
 
@@ -193,9 +194,8 @@ class Loads(Addresses):
 
     def _load(self, index: UOp, pointer: Element, mask: str | None, lanes: int) -> Element:
         dtype = memory_dtype(index.dtype)
-        if mask is None:
-            self._emit_prefetch(index, pointer, lanes * dtype.itemsize)
-        else:
+        self._emit_prefetch(index, pointer, lanes * dtype.itemsize)
+        if mask is not None:
             pointer = self.partial.or_zeros(pointer, mask, dtype.itemsize * max(lanes, 1))
         text = f"load {of_lanes(memory_type(dtype), lanes)}, ptr {pointer.name}, align {dtype.itemsize}"
         return self.emitter.emit(text)
@@ -252,8 +252,11 @@ class Loads(Addresses):
     def _emit_prefetch(self, index: UOp, pointer: Element, row_bytes: int) -> None:
         """Prefetches the lines that are loaded soon. A prefetch past the end of the buffer is harmless."""
         distance = self._prefetch.bytes_ahead(index, row_bytes, self.emitter.loops)
-        for line in range(0, row_bytes if distance else 0, self.line_bytes):
-            ahead = self.moved(pointer, "i8", distance + line)
+        starts = [*range(0, row_bytes, self.line_bytes)] if distance else []
+        if distance % self.line_bytes:
+            starts.append(row_bytes - 1)  # rows do not start where lines do
+        for start in starts:
+            ahead = self.moved(pointer, "i8", distance + start)
             read, keep, data = ("i32", "0"), ("i32", "3"), ("i32", "1")
             self.emitter.line(
                 f"  {self.emitter.call('llvm.prefetch.p0', 'void', ('ptr', ahead.name), read, keep, data)}"
