@@ -24,8 +24,10 @@ loop8:
   %v12 = add nsw i32 %v7, %v11
   %v15 = getelementptr i8, ptr %p14, i64 480
   call void @llvm.prefetch.p0(ptr %v15, i32 0, i32 3, i32 1)
-  %v16 = load <5 x float>, ptr %p14, align 4
-  store <5 x float> %v16, ptr %p10, align 4
+  %v16 = getelementptr i8, ptr %p14, i64 499
+  call void @llvm.prefetch.p0(ptr %v16, i32 0, i32 3, i32 1)
+  %v17 = load <5 x float>, ptr %p14, align 4
+  store <5 x float> %v17, ptr %p10, align 4
   br label %loop8.end
 loop8.end:
   %p10.next = getelementptr float, ptr %p10, i64 5
@@ -34,45 +36,45 @@ loop8.end:
   %loop8.more = icmp ult i32 %loop8.i.next, 8
   br i1 %loop8.more, label %loop8, label %loop8.exit
 loop8.exit:
-  br label %loop17
-loop17:
-  %loop17.i = phi i32 [ 0, %loop8.exit ], [ %loop17.i.next, %loop17.end ]
-  %v18 = mul nsw i32 %loop17.i, 10
-  %v19 = add nsw i32 %v18, %v7
-  %v20 = getelementptr float, ptr %v1, i32 %v19
-  %v21 = mul nsw i32 %loop17.i, 8
-  %v25 = getelementptr float, ptr %v3, i32 %v21
-  br label %loop22
-loop22:
-  %loop22.i = phi i32 [ 0, %loop17 ], [ %loop22.i.next, %loop22.end ]
-  %v23 = phi <5 x float> [ splat (float 0x0000000000000000), %loop17 ], [ %v34, %loop22.end ]
-  %p26.walked = phi ptr [ %v25, %loop17 ], [ %p26.next, %loop22.end ]
-  %p29.walked = phi ptr [ %local0, %loop17 ], [ %p29.next, %loop22.end ]
-  %p26 = call ptr @llvm.launder.invariant.group.p0(ptr %p26.walked)
-  %p29 = call ptr @llvm.launder.invariant.group.p0(ptr %p29.walked)
-  %v24 = add nsw i32 %v21, %loop22.i
-  %v27 = load float, ptr %p26, align 4
-  %v28 = mul nsw i32 %loop22.i, 5
-  %v30 = load <5 x float>, ptr %p29, align 4
-  %v31 = insertelement <5 x float> poison, float %v27, i64 0
-  %v32 = shufflevector <5 x float> %v31, <5 x float> poison, <5 x i32> zeroinitializer
-  %v33 = fmul contract <5 x float> %v32, %v30
-  %v34 = fadd contract <5 x float> %v23, %v33
-  br label %loop22.end
-loop22.end:
-  %p26.next = getelementptr float, ptr %p26, i64 1
-  %p29.next = getelementptr float, ptr %p29, i64 5
-  %loop22.i.next = add nuw nsw i32 %loop22.i, 1
-  %loop22.more = icmp ult i32 %loop22.i.next, 8
-  br i1 %loop22.more, label %loop22, label %loop22.exit
-loop22.exit:
-  store <5 x float> %v34, ptr %v20, align 4
-  br label %loop17.end
-loop17.end:
-  %loop17.i.next = add nuw nsw i32 %loop17.i, 1
-  %loop17.more = icmp ult i32 %loop17.i.next, 6
-  br i1 %loop17.more, label %loop17, label %loop17.exit
-loop17.exit:
+  br label %loop18
+loop18:
+  %loop18.i = phi i32 [ 0, %loop8.exit ], [ %loop18.i.next, %loop18.end ]
+  %v19 = mul nsw i32 %loop18.i, 10
+  %v20 = add nsw i32 %v19, %v7
+  %v21 = getelementptr float, ptr %v1, i32 %v20
+  %v22 = mul nsw i32 %loop18.i, 8
+  %v26 = getelementptr float, ptr %v3, i32 %v22
+  br label %loop23
+loop23:
+  %loop23.i = phi i32 [ 0, %loop18 ], [ %loop23.i.next, %loop23.end ]
+  %v24 = phi <5 x float> [ splat (float 0x0000000000000000), %loop18 ], [ %v35, %loop23.end ]
+  %p27.walked = phi ptr [ %v26, %loop18 ], [ %p27.next, %loop23.end ]
+  %p30.walked = phi ptr [ %local0, %loop18 ], [ %p30.next, %loop23.end ]
+  %p27 = call ptr @llvm.launder.invariant.group.p0(ptr %p27.walked)
+  %p30 = call ptr @llvm.launder.invariant.group.p0(ptr %p30.walked)
+  %v25 = add nsw i32 %v22, %loop23.i
+  %v28 = load float, ptr %p27, align 4
+  %v29 = mul nsw i32 %loop23.i, 5
+  %v31 = load <5 x float>, ptr %p30, align 4
+  %v32 = insertelement <5 x float> poison, float %v28, i64 0
+  %v33 = shufflevector <5 x float> %v32, <5 x float> poison, <5 x i32> zeroinitializer
+  %v34 = fmul contract <5 x float> %v33, %v31
+  %v35 = fadd contract <5 x float> %v24, %v34
+  br label %loop23.end
+loop23.end:
+  %p27.next = getelementptr float, ptr %p27, i64 1
+  %p30.next = getelementptr float, ptr %p30, i64 5
+  %loop23.i.next = add nuw nsw i32 %loop23.i, 1
+  %loop23.more = icmp ult i32 %loop23.i.next, 8
+  br i1 %loop23.more, label %loop23, label %loop23.exit
+loop23.exit:
+  store <5 x float> %v35, ptr %v21, align 4
+  br label %loop18.end
+loop18.end:
+  %loop18.i.next = add nuw nsw i32 %loop18.i, 1
+  %loop18.more = icmp ult i32 %loop18.i.next, 6
+  br i1 %loop18.more, label %loop18, label %loop18.exit
+loop18.exit:
   br label %loop6.end
 loop6.end:
   %loop6.i.next = add nuw nsw i32 %loop6.i, 1
