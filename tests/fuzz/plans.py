@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import math
 import random
 import sys
 import time
@@ -53,6 +54,8 @@ SIZES = (1, 1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 16, 17, 24, 31, 33, 40)
 # A size of 0 in one program of so many, and variables in one of so many.
 EMPTY_IN, SYMBOLIC_IN = 12, 3
 MAX_GREATEST = 20
+# The emulator takes a step for each term of a contraction, and a small one has the same plans on targets like these.
+MAX_TERMS = 2000
 TOLERANCE = 2e-4
 # Random opts for each kernel, beside those of plans.
 RANDOM_OPTS = 3
@@ -77,8 +80,12 @@ class Drawn:
         return 0 if self.is_empty and self.chance.random() < 0.2 else self.chance.choice(SIZES)
 
     def sizes(self, count: int) -> list[Any]:
-        """Some of them variables, in a program that has any."""
+        """Some of them variables, in a program that has any. Long ones are drawn again where all loops together have
+        too many steps."""
         found: list[Any] = [self.size() for _ in range(count)]
+        while math.prod(found) > MAX_TERMS:
+            most = max(found)
+            found[found.index(most)] = self.chance.choice([size for size in SIZES if size < most])
         if self.variables and self.chance.random() < 0.6:
             found[self.chance.randrange(count)] = self.chance.choice(self.variables)
         return found
@@ -113,7 +120,8 @@ def batched(drawn: Drawn) -> Tensor:
 def convolution(drawn: Drawn) -> Tensor:
     chance = drawn.chance
     channels, outputs, window = chance.choice((1, 2, 3, 8)), chance.choice((1, 3, 4, 9)), chance.choice((1, 2, 3))
-    image = drawn.tensor(2, channels, *(max(3, min(17, drawn.size())) for _ in range(2)))
+    longest = max(3, math.isqrt(MAX_TERMS // (channels * outputs * window**2)))
+    image = drawn.tensor(2, channels, *(max(3, min(17, longest, drawn.size())) for _ in range(2)))
     weight = drawn.tensor(outputs, channels, window, window)
     found = image.conv2d(weight, stride=chance.choice((1, 2)), padding=chance.choice((0, 1)))
     return found if chance.random() < 0.5 else found.sum().gradient(chance.choice((image, weight)))[0]

@@ -94,9 +94,9 @@ def _select(site: Site, view: View, index: Array, valid: Array | None, shape: tu
         positions = np.flatnonzero(_in_a_line(valid, shape))
         indices = indices[positions]
     selection = Selection(shape, positions, indices, indices)
-    outside = (indices < 0) | (indices >= view.size)
-    if outside.any():
-        element = int(np.argmax(outside))
+    outside = indices.view(np.uint64) >= view.size  # as uint64 an index below 0 is a large one
+    if np.count_nonzero(outside):
+        element = int(outside.argmax())
         raise site.error(
             OutOfBoundsError,
             f"of {view.label}: index {indices[element]} is outside, by {_thread(site, selection, element)}",
@@ -108,7 +108,8 @@ def _select(site: Site, view: View, index: Array, valid: Array | None, shape: tu
     return selection
 
 
-# NumPy takes ten microseconds to find that nothing is to be broadcast, which is most of an access to a few elements.
+# Most accesses are to a few elements, and cost what NumPy's calls cost: ten microseconds to find that nothing is to be
+# broadcast, three for `any` and half of one for `count_nonzero`.
 
 
 def _shape_of_both(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:

@@ -3,6 +3,7 @@ batch. Out: accumulators and their folds, or an error that names the node. The e
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -27,7 +28,7 @@ def compute(op: Op, dtype: DType, sources: Sequence[Array]) -> Array:
     if op is Ops.BITCAST:
         return bitcast_array(sources[0], dtype)
     assert op.value is not None
-    if op not in _LOGICAL and any(source.dtype is _BOOL for source in sources):
+    if op not in _LOGICAL:
         # NumPy has no -x and x - y for bool; the spec counts with 0 and 1.
         sources = [source.astype(np.int8) if source.dtype is _BOOL else source for source in sources]
     found: Array = op.value(NumpyMath, *sources)
@@ -68,8 +69,9 @@ class Accumulators:
                     "has one register for all of it",
                     "name that axis in the ACC and fold it in its COMBINE, or make it UNROLL",
                 )
-        for element in np.ndindex(*(value.shape[axis] for axis in folded)):
-            piece = value[_slices(value.ndim, dict(zip(folded, element)))]
+        elements = itertools.product(*(range(value.shape[axis]) for axis in folded))
+        for element in elements:
+            piece = value[_slices(value.ndim, dict(zip(folded, element)))] if folded else value
             result = compute(node.arg, acc.dtype, (held, piece))
             held = result if active is None else np.where(active, result, held)
         self.values[acc.arg] = held

@@ -54,7 +54,8 @@ class Shadow:
         """The position of the first cell that was not written."""
         if self.is_complete:
             return None
-        return _first(~self.written[cells])
+        written = self.written[cells]
+        return None if np.count_nonzero(written) == written.size else int(written.argmin())
 
     def mark_written(self, cells: Array) -> None:
         if not self.is_complete:
@@ -119,8 +120,7 @@ class Shadow:
 
 def _first(wrong: Array) -> int | None:
     """The position of the first True."""
-    position = int(np.argmax(wrong)) if wrong.size else 0
-    return position if wrong.size and wrong[position] else None
+    return int(wrong.argmax()) if np.count_nonzero(wrong) else None
 
 
 @mutable_record
