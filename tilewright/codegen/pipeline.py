@@ -16,6 +16,7 @@ from tilewright.codegen.cascade import cascade_sums
 from tilewright.codegen.clamps import drop_clamps
 from tilewright.codegen.decompose import decompose
 from tilewright.codegen.emulate_dtype import emulate_dtypes
+from tilewright.codegen.epilogues import loop_epilogues
 from tilewright.codegen.group import lower_groups
 from tilewright.codegen.launch import join_cores, settle_threads, share_threads
 from tilewright.codegen.linearise import LAUNCH_KINDS, Lineariser
@@ -85,6 +86,7 @@ PASSES: tuple[Pass[Lowering], ...] = (
     Pass("drop_clamps", on_target(drop_clamps), "masked accesses", "no clamps of masked indices", is_optional=True),
     Pass("decompose", on_target(decompose), "any ops", "ops the target has"),
     Pass("split_vectors", on_target(split_vectors), "tile axes", "lanes no longer than the target's vectors"),
+    Pass("loop_epilogues", on_target(loop_epilogues), "tile axes", "long epilogues in loops", is_optional=True),
     Pass("split_addresses", on_sink(split_addresses), "index maths", "positions as base + tile", is_optional=True),
     Pass("choose_index_width", on_sink(choose_index_width), "bounds", "int32 or int64 instead of index"),
     Pass(
