@@ -117,4 +117,5 @@ TRANSFORMED: dict[OptOps, tuple[str, tuple[Opt, ...]]] = {
     OptOps.SPILL: ("column_sums", (Opt(OptOps.SPILL, 0),)),
     OptOps.CLIP: ("shifted_sums", (Opt(OptOps.CLIP, 1),)),
     OptOps.CUT: ("joined", (Opt(OptOps.CUT, 1),)),
+    OptOps.ALIGN: ("elementwise", (Opt(OptOps.ALIGN, 1, 8),)),
 }

@@ -34,6 +34,7 @@ class OptOps(enum.Enum):
     SPILL = "spill"
     CLIP = "clip"
     CUT = "cut"
+    ALIGN = "align"
 
     __hash__ = object.__hash__
 

@@ -176,6 +176,8 @@ MASKED_SPEED = 0.75
 # What it costs to store a part of a vector again just after it was stored, in additions of a vector: the second store
 # waits until the first has left its buffer (140 clocks of a Neoverse N1).
 OVERLAP_COST = 400.0
+# The fewest tiles of a row that begins at a line of the cache: one tile more is stored, in part under a mask.
+MIN_ALIGNED = 4
 # A square tile with a shorter side leaves most of each vector unused.
 MIN_SQUARE = 4
 

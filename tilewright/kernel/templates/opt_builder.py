@@ -11,7 +11,8 @@ from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import KernelView, is_counted, is_uniform, make_range, padded_size, quotient_of, view_kernel
-from tilewright.kernel.templates.measured import LOOP_COST, OVERLAP_COST
+from tilewright.kernel.templates.measured import LOOP_COST, MIN_ALIGNED, OVERLAP_COST
+from tilewright.kernel.transforms.align import aligned_size, check_align
 from tilewright.kernel.transforms.block import check_block
 from tilewright.kernel.transforms.pad import check_pad
 from tilewright.kernel.transforms.registry import TRANSFORMS
@@ -51,6 +52,18 @@ class OptBuilder:
             return make_range(-(-size_of(axis) // multiple) * multiple, axis.arg.id, axis.arg.kind)
         return axis
 
+    def align(self, axis: UOp, multiple: int) -> UOp:
+        """The axis with masks before and after a row, so that vectors begin at a multiple in memory."""
+        self.apply(OptOps.ALIGN, axis, multiple)
+        return make_range(aligned_size(axis, multiple), axis.arg.id, axis.arg.kind)
+
+    def crosses_lines(self, axis: UOp, multiple: int) -> bool:
+        """Whether most vectors that are stored along an axis would lie in two lines of the cache, which takes twice as
+        long: rows begin anywhere, and a vector is as long as a line. What a row gains repays a vector more."""
+        if self.target.vector_bytes < self.target.line_bytes or not self.has_masks(axis):
+            return False
+        return size_of(axis) >= MIN_ALIGNED * multiple and check_align(self.view, axis, multiple) is None
+
     def block(self, axis: UOp, amount: int) -> tuple[UOp, UOp]:
         """Splits a loop into the loop over blocks of `amount` iterations and the loop inside a block."""
         self.apply(OptOps.BLOCK, axis, amount)
@@ -88,7 +101,8 @@ class OptBuilder:
         if amount is None:
             if check_upcast(self.view, axis, 1) is not None:
                 return
-            axis = self.pad(axis, tile or (lanes if size < vectors * lanes else lanes * min(vectors, 2)))
+            multiple = tile or (lanes if size < vectors * lanes else lanes * min(vectors, 2))
+            axis = self.align(axis, multiple) if self.crosses_lines(axis, multiple) else self.pad(axis, multiple)
             amount = best_divisor(size_of(axis), vectors * lanes, lanes, few)
             assert amount is not None
         self.upcast(axis, amount)

@@ -32,6 +32,7 @@ MEANINGS = {
     OptOps.SPILL: "accumulators are spilled to memory between blocks",
     OptOps.CLIP: "the last tile is clipped",
     OptOps.CUT: "cut into parts in which its masks are constant",
+    OptOps.ALIGN: "begins at a multiple in memory in every row, with masks",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from tilewright.graph.records import OptOps
 from tilewright.kernel.transforms import (
+    align,
     block,
     clip,
     cut,
@@ -45,6 +46,7 @@ TRANSFORMS: dict[OptOps, Transform] = {
         spill.SPILL,
         clip.CLIP,
         cut.CUT,
+        align.ALIGN,
         tensor_core.TC,
     )
 }
