@@ -52,6 +52,12 @@ def test_the_loops_of_parts_follow_one_another_in_the_order_of_memory() -> None:
     assert stored == sorted(stored)
 
 
+def test_a_part_and_the_loops_inside_it_are_split() -> None:
+    """Halves of a part had the ids of the loops inside it."""
+    opts = (Opt(OptOps.PADTO, 0, 8), Opt(CUT, 0), Opt(OptOps.BLOCK, 0, 7))
+    check(kernel("counted"), opts, ("PYTHON", "CPU"))
+
+
 @pytest.mark.parametrize(
     ("name", "opts", "reason"),
     [

@@ -23,6 +23,9 @@ from tilewright.kernel.axes import KernelView, is_counted, make_range
 from tilewright.kernel.prepare.loops import merge_loops
 from tilewright.kernel.transforms.common import Transform
 
+# Follows the id of a part in those of the loops inside it: to split or cut the part appends smaller numbers.
+_INSIDE = 1 << 10
+
 
 def check_cut(view: KernelView, axis: UOp, argument: None) -> str | None:
     position = view.axes.index(axis)
@@ -44,7 +47,7 @@ def apply_cut(view: KernelView, axis: UOp, argument: None = None) -> UOp:
     stores = [store for store in view.sink.src if axis not in store.ranges]
     for number, (start, stop) in enumerate(parts_of_loop(view, axis)):
         own = (*axis.arg.id, number)
-        made = {loop: make_range(loop.src[0], (*own, *loop.arg.id), loop.arg.kind) for loop in inside}
+        made = {loop: make_range(loop.src[0], (*own, _INSIDE, *loop.arg.id), loop.arg.kind) for loop in inside}
         made[axis] = make_range(stop - start, own, axis.arg.kind) + start
         stores += [exchange_axes(store, made) for store in view.sink.src if axis in store.ranges]
     return merge_loops(simplify(view.sink.with_src(tuple(stores))))
