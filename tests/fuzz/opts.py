@@ -55,7 +55,7 @@ WEIGHTS: dict[OptOps, float] = {
     OptOps.DISTRIBUTE: 6,
     OptOps.CLIP: 1,
     OptOps.CUT: 2,
-    OptOps.ALIGN: 1,
+    OptOps.ALIGN: 4,
     OptOps.SPILL: 2,
     OptOps.BLOCK: 3,
     OptOps.PADTO: 2,

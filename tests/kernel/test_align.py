@@ -46,11 +46,12 @@ def test_nothing_is_stored_beside_a_row() -> None:
 @pytest.mark.parametrize(
     ("name", "opts", "reason"),
     [
-        ("row_sums", (Opt(ALIGN, 0, 8),), "a reduction or a size depends on axis 0"),
+        ("row_sums", (Opt(ALIGN, 0, 8),), "an effect, a reduction or a size depends on axis 0"),
         ("row_sums", (Opt(ALIGN, 1, 8),), "needs an output loop"),
         ("elementwise", (Opt(ALIGN, 0, 8),), "needs stores of contiguous elements"),
         ("elementwise", (Opt(ALIGN, 1, 1),), "is less than 2"),
         ("elementwise", (Opt(UPCAST, 1, 5), Opt(ALIGN, 2, 8)), "axis 2 is UPCAST"),
+        ("elementwise", (Opt(UPCAST, 0, 3), Opt(OptOps.STAGE, 1, 1), Opt(ALIGN, 1, 4)), "an effect"),
     ],
 )
 def test_why_it_is_refused(name: str, opts: tuple[Opt, ...], reason: str) -> None:

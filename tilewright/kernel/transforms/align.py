@@ -1,6 +1,6 @@
 """ALIGN: an output loop begins where the memory that it stores to has a multiple, whatever row it is in, with the
-iterations before and after its own masked off. In: a kernel, a loop that stores contiguous elements, a multiple. Out: the
-kernel over a longer loop, whose vectors cross no line of the cache.
+iterations before and after its own masked off. In: a kernel, a loop that stores contiguous elements, a multiple. Out:
+the kernel over a longer loop, whose vectors cross no line of the cache.
 
     before: for r in 8: for i in 100: out[r*100 + i] = a[i]
     after:  for r in 8: for i in 128: if r*100%16 <= i < r*100%16 + 100:                          by 16
@@ -16,6 +16,7 @@ from tilewright.graph.records import OptOps
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, index_const
 from tilewright.graph.walk import exchange_axis, size_of
+from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.axes import KernelView, is_counted, make_range, stride
 from tilewright.kernel.transforms.common import Transform
 from tilewright.kernel.transforms.pad import mask_axis
@@ -27,8 +28,8 @@ def check_align(view: KernelView, axis: UOp, multiple: int) -> str | None:
         return f"ALIGN needs an output loop of constant size, axis {position} is {axis.arg.kind.name}"
     if not isinstance(multiple, int) or multiple < 2:
         return f"ALIGN multiple {multiple} is less than 2"
-    if view.sized_by(axis) or any(axis in node.ranges for node in view.reduces):
-        return f"ALIGN needs a loop of stores alone, a reduction or a size depends on axis {position}"
+    if has_effects(view) or view.sized_by(axis) or any(axis in node.ranges for node in view.reduces):
+        return f"ALIGN needs a loop of stores alone, an effect, a reduction or a size depends on axis {position}"
     stores = [store for store in view.stores if axis in store.ranges]
     if not stores or any(stride(store, axis) != 1 for store in stores):
         return f"ALIGN needs stores of contiguous elements along axis {position}"
