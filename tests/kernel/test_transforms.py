@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.opts import TARGETS, Pair, check_pair, draw_opts, kernels_of_case
-from tests.kernel.kernels import ORDERED, SCHEDULED, add, contents, expected, kernel, kernel_of, leaf
+from tests.kernel.kernels import ORDERED, SCHEDULED, add, contents, expected, kernel, kernel_of, leaf, refusal_of
 from tilewright.base.config import Context
 from tilewright.base.errors import KernelOptError
 from tilewright.engine.compilation.compile import compile_kernel, forget_kernels
@@ -326,6 +326,13 @@ def test_a_split_keeps_the_number_of_iterations() -> None:
 def test_padding_masks_the_axis() -> None:
     after = view_kernel(apply_opt(kernel("elementwise"), Opt(PADTO, 1, 16)))
     assert all(len(access.src) == 3 for access in after.accesses)
+
+
+def test_loops_are_not_swapped_where_a_barrier_orders_one_of_them() -> None:
+    """A copy that threads share was made again in the inner loop, behind a barrier of the outer one: a race."""
+    opts = (Opt(LOCAL, 0, 6), Opt(OptOps.BLOCK, 2, 4), Opt(STAGE, 3, 0), Opt(SWAP, 2, 3))
+    check(kernel("product"), opts[:-1], ("PYTHON",))
+    assert "a barrier orders the iterations of axis 2 or axis 3" in refusal_of(kernel("product"), opts)
 
 
 def test_swapped_twice_is_as_before() -> None:

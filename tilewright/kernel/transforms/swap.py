@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilewright.graph.ops import AxisType
+from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import exchange_axis, size_of
@@ -34,6 +34,9 @@ def check_swap(view: KernelView, axis: UOp, other: int) -> str | None:
     for found in (axis, partner):
         if not is_counted(found) or view.sized_by(found):
             return f"SWAP needs loops of known size, that of axis {view.axes.index(found)} or one inside it is computed"
+    barriers = [node for node in view.nodes if node.op is Ops.BARRIER]
+    if any((axis in node.ranges) is not (partner in node.ranges) for node in barriers):
+        return f"SWAP: a barrier orders the iterations of axis {position} or axis {other}, not those of both"
     return prefixed("SWAP", check_order(view, axis) or check_order(view, partner))
 
 
