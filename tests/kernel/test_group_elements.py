@@ -20,6 +20,7 @@ from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import stride
+from tilewright.tensor.core.nodes import pool
 
 
 def repeated(rows: int, columns: int, times: int) -> UOp:
@@ -36,6 +37,15 @@ def shifted(shape: tuple[int, ...]) -> UOp:
 def stored_elements(made: Chosen) -> int:
     (store,) = made.view.stores
     return math.prod(size_of(axis) for axis in store.ranges if axis.arg.kind is AxisType.UPCAST)
+
+
+@pytest.mark.parametrize("width", [257, 302, 383, 509])
+def test_adjacent_threads_have_adjacent_results_where_nothing_divides_a_row(width: int) -> None:
+    """Threads along another loop would read and write a part of each sector."""
+    windows = pool(leaf(0, 32, 901, 2 * width + 1), (3, 3), (2, 2), (1, 1))
+    made = chosen_for(build.reduce_axis(Ops.ADD, windows, (3, 4)), CARD)
+    (store,) = made.view.stores
+    assert sum(size_of(axis) for axis in made.view.of_kind(AxisType.LOCAL) if stride(store, axis) == 1) >= 64
 
 
 @pytest.mark.parametrize("times", [2, 3, 4, 5])

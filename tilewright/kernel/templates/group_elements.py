@@ -133,12 +133,11 @@ def add_threads(builder: GroupOptBuilder, axis: UOp) -> None:
     most = min(builder.room, GROUP_THREADS // max(1, count_threads(builder.view.sink)))
     if most <= 1:
         return
-    if (
-        is_counted(axis)
-        and size_of(axis) > 2 * most
-        and divisor(size_of(axis), most) < min(most, warp_threads(builder.target))
-    ):
-        axis = builder.fill_up(axis, most if size_of(axis) >= 64 * most else min(most, 64))
+    size = size_of(axis)
+    if is_counted(axis) and size > most and divisor(size, most) < min(most, warp_threads(builder.target)):
+        multiple = most if size >= 64 * most else min(most, 64)
+        if size > 2 * most or may_pad(axis, multiple):
+            axis = builder.fill_up(axis, multiple)
     builder.split(OptOps.LOCAL, axis, part_of(axis, most))
 
 
