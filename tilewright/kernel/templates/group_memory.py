@@ -39,6 +39,7 @@ from tilewright.kernel.templates.measured_groups import (
     ROWS_PER_THREAD,
     SHORT_ROW,
     SMALL_OPERAND,
+    SUM_BYTES,
     VECTORS_PER_THREAD,
 )
 from tilewright.kernel.templates.streams import crossing_axes
@@ -318,7 +319,8 @@ def share_columns(builder: GroupOptBuilder) -> None:
     loops = sorted(output_loops(view), key=lambda axis: step_of(axis, view.accesses))
     inner = [loop for loop in loops if not all(loop in node.ranges for node in nodes)]
     outer = [loop for loop in loops if loop not in inner]
-    sharing = target.cores * target.threads_per_core // max(math.prod(map(size_of, outer)), 1)
+    lanes = column_lanes(view, outer[0]) if outer else 1
+    sharing = lanes * target.cores * target.threads_per_core // max(math.prod(map(size_of, outer)), 1)
     shared = [shared_axis(node) for node in nodes]
     axes = list(dict.fromkeys(axis for axis in shared if axis is not None))
     # Results along a contiguous loop have threads of their own, whose work-group repeats short reductions.
@@ -326,15 +328,34 @@ def share_columns(builder: GroupOptBuilder) -> None:
     if sharing < 2 or None in shared or is_contiguous:
         return
     if outer:
-        add_columns(builder, outer[0])
+        add_columns(builder, outer[0], lanes)
     amount = threads_for_columns(max(map(size_of, axes)), min(sharing, builder.room))
     if all(map(is_counted, axes)):
         common = divisor(math.gcd(*map(size_of, axes)), amount)
         amount = common if MAX_PADDED * common >= amount else amount
     for axis in axes:
-        builder.split(OptOps.GROUP, builder.fill_up(axis, amount), amount)
+        share_column(builder, axis, amount)
     for axis in sorted(inner, key=size_of)[-1:]:
         builder.split(OptOps.LOCAL, builder.fill_up(axis, amount), amount)
+
+
+def column_lanes(view: KernelView, axis: UOp) -> int:
+    """The adjacent columns of a thread: a vector of sums, where all accesses along the contiguous output loop are
+    aligned."""
+    along = [access for access in view.accesses if axis in access.ranges]
+    lanes = view.target.vector_bytes // max(SUM_BYTES, *(access.dtype.itemsize for access in along))
+    is_vector = all(stride(access, axis) in (0, 1) for access in along) and is_aligned(view, axis, lanes)
+    return lanes if is_vector else 1
+
+
+def share_column(builder: GroupOptBuilder, axis: UOp, amount: int) -> None:
+    """Distributes a reduction over `amount` threads, each of which has several loads on their way at a time."""
+    several = builder.target.independent_vectors
+    if not may_pad(axis, several * amount):
+        several = 1
+    rest = builder.split(OptOps.GROUP, builder.fill_up(axis, several * amount), amount)
+    if rest is not None and several > 1:
+        builder.split(OptOps.UNROLL, rest, several)
 
 
 def shared_axis(reduce: UOp) -> UOp | None:
@@ -343,12 +364,16 @@ def shared_axis(reduce: UOp) -> UOp | None:
     return max(axes, key=size_of, default=None)
 
 
-def add_columns(builder: GroupOptBuilder, axis: UOp) -> None:
-    """A warp of threads along the contiguous output loop, which is padded where few divide it."""
-    warp = warp_threads(builder.target)
-    if is_counted(axis) and size_of(axis) > 2 * warp and 2 * divisor(size_of(axis), warp) < warp:
-        axis = builder.fill_up(axis, warp)
-    builder.split(OptOps.LOCAL, axis, part_of(axis, warp))
+def add_columns(builder: GroupOptBuilder, axis: UOp, lanes: int) -> None:
+    """As many columns as a warp has threads along the contiguous output loop, which is padded where few divide it;
+    `lanes` adjacent ones for each thread."""
+    rest = builder.split(OptOps.UPCAST, axis, lanes)
+    if rest is None:
+        return
+    axis, threads = rest, max(1, warp_threads(builder.target) // lanes)
+    if is_counted(axis) and size_of(axis) > 2 * threads and 2 * divisor(size_of(axis), threads) < threads:
+        axis = builder.fill_up(axis, threads)
+    builder.split(OptOps.LOCAL, axis, part_of(axis, threads))
 
 
 def threads_for_columns(size: int, most: int) -> int:
