@@ -84,7 +84,11 @@ def part_core(rows: int, columns: int) -> TensorCore:
 
 
 def warp_core(operand: DType) -> TensorCore:
-    """mma: 2 by 4 warps have 64 rows and 32 columns each, as 4 by 4 products of 16 rows and 8 columns."""
+    """mma: 2 by 4 warps have 64 rows and 32 columns each, as 4 by 4 products of 16 rows and 8 columns. The instruction
+    leaves 2 of every 8 columns in a thread. Which columns it is given is free: those of 4 instructions are 8 neighbours
+    of each thread, which stores them as vectors; where rows of the result begin anywhere, each instruction has
+    neighbours."""
+    rows = (CoreAxis(2, 64, 128), CoreAxis(4, 16), CoreAxis(2, 8), CoreAxis(8, 1, 4))
     return TensorCore(
         f"mma_{operand.name}_128x128",
         operand,
@@ -92,10 +96,11 @@ def warp_core(operand: DType) -> TensorCore:
         128,
         128,
         _HALF_LINE_BYTES // operand.itemsize,
-        (CoreAxis(2, 64, 128), CoreAxis(4, 16), CoreAxis(2, 8), CoreAxis(8, 1, 4)),
-        (CoreAxis(4, 32, 32), CoreAxis(4, 8), CoreAxis(4, 2, 1), CoreAxis(2, 1)),
+        rows,
+        (CoreAxis(4, 32, 32), CoreAxis(4, 8, 1), CoreAxis(8, 1)),
         transposes=True,
         operations_per_clock=_WARP_OPERATIONS / operand.itemsize,
+        unaligned_axes=(rows, (CoreAxis(4, 32, 32), CoreAxis(4, 8), CoreAxis(4, 2, 1), CoreAxis(2, 1))),
     )
 
 

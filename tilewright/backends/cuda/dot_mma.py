@@ -116,6 +116,9 @@ class MmaRenderer(CStyleRenderer):
         super().__init__(program, MmaLanguage(program, core))
         self.core = core
         self.node = node
+        # Whether a thread has 8 neighbouring columns, 2 of each instruction.
+        terms = affine(node.src[5]).terms
+        self.has_vectors = any(step == 1 and size_of(axis) > 2 for axis, step in terms.items() if axis.arg.kind.is_tile)
 
     def open_group(self) -> None:
         """The threads as the core numbers them."""
@@ -136,7 +139,8 @@ class MmaRenderer(CStyleRenderer):
                 sum(step * at[axis] for axis, step in form.items() if axis.arg.kind is AxisType.UPCAST)
                 for form in forms
             )
-            element = f"acc[{row // 16}][{column // 8}][{row % 16 // 8 * 2 + column % 2}]"
+            instruction = column // (2 if self.has_vectors else 8)
+            element = f"acc[{row // 16}][{instruction}][{row % 16 // 8 * 2 + column % 2}]"
             self.emitter.values[node][coordinates] = Expression(element)
 
     def _sides(self) -> tuple[_Side, _Side]:
@@ -182,7 +186,7 @@ class MmaRenderer(CStyleRenderer):
             "  else copies_done<0>();",
             "  __syncthreads();",
             "  #pragma unroll",
-            f"  for (int inner = 0; inner < {core.depth}; inner += {DEPTHS[core.operand.itemsize]}) {{",
+            f"  for (int inner = 0; inner < {min(length, core.depth)}; inner += {DEPTHS[core.operand.itemsize]}) {{",
             *(f"    {line}" for line in self._multiply_step(left, right, rows, columns)),
             "  }",
             "  __syncthreads();",
@@ -193,6 +197,8 @@ class MmaRenderer(CStyleRenderer):
         elements = 4 // self.core.operand.itemsize
         near, far = f"inner + part_of * {elements}", f"inner + part_of * {elements} + {4 * elements}"
         row, column = "warp_row + i * 16 + line_of", "warp_column + j * 8 + line_of"
+        if self.has_vectors:
+            column = "warp_column + line_of / 2 * 8 + j * 2 + line_of % 2"
         lefts = [left.register(where, part) for part in (near, far) for where in (row, f"{row} + 8")]
         rights = [right.register(column, part) for part in (near, far)]
         return [
