@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.golden.texts import FOLDER, check_golden
+from tests.kernel.kernels import kernel_of, leaf
 from tilewright import Tensor, Variable, dtypes
 from tilewright.backends.cuda.device import cuda_target
 from tilewright.backends.cuda.dot import render_program
@@ -23,12 +24,14 @@ from tilewright.base.events import subscribe
 from tilewright.base.target import ATOMIC_DTYPES, Target
 from tilewright.codegen.pipeline import lower
 from tilewright.engine.compilation.compile import forget_kernels
+from tilewright.graph import build
 from tilewright.graph.kernels import atomics, bucket_sums, local_sums, partition, radix
 from tilewright.graph.kernels.nodes import param
 from tilewright.graph.ops import ATOMICS, Ops
 from tilewright.graph.records import KernelInfo, Opt, OptOps, Program
 from tilewright.kernel.optimise import optimise
 from tilewright.runtime.device import Unavailable
+from tilewright.tensor.core.nodes import pool
 
 
 def has_compiler() -> bool:
@@ -165,6 +168,16 @@ def test_the_compiler_takes_atomic_stores(dtype: DType) -> None:
         kernels += [atomics.addition_kernel(*rows, *shape, source, 64) for source in dtypes.floats if source.bits < 64]
     for kernel in kernels:
         assert compile_text(render_program(lower(kernel, target)), target.arch)[:4] == b"\x7fELF"
+
+
+def test_an_element_of_overlapping_masked_windows_is_loaded_once() -> None:
+    """Three windows of three rows, side by side in a thread, have five rows: equal masks are one variable."""
+    padded = build.pad(leaf(0, 40, 64), ((2, 2), (0, 0)))
+    windows = build.permute(pool(build.permute(padded, (1, 0)), (3,), (1,), (1,)), (1, 0, 2))
+    kernel = kernel_of(build.reduce_axis(Ops.MAX, windows, (2,)))
+    opts = (Opt(OptOps.UPCAST, 0, 3), Opt(OptOps.UNROLL, 2, 3), Opt(OptOps.LOCAL, 1, 64))
+    text = render_program(lower(optimise(kernel, cuda_target(), opts), cuda_target(), kernel))
+    assert text.count("in1[") == 5
 
 
 @needs_compiler

@@ -50,6 +50,36 @@ def _steps(node: UOp) -> dict[UOp, int] | None:
     return dict(form.terms)
 
 
+def shifted_base(node: UOp) -> tuple[UOp | None, dict[UOp, int]]:
+    """An integer as a base and constant steps along tile axes, where these were added one after the other: elements
+    that are as far from the base are equal. A base of None is for any other node."""
+    steps: dict[UOp, int] = {}
+    base, count = node, 0
+    while base.op is Ops.ADD and base.dtype.is_int and not may_wrap(base):
+        found = _steps(base.src[1])
+        if found is None:
+            break
+        for axis, step in found.items():
+            steps[axis] = steps.get(axis, 0) + step
+        base, count = base.src[0], count + 1
+    return (base, steps) if count > 1 else (None, {})
+
+
+def may_wrap(node: UOp) -> bool:
+    """Whether an integer op may leave the range of its dtype, as far as the bounds of its sources tell."""
+    if not node.dtype.is_int or node.op not in (Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG):
+        return True
+    (low, high), (other_low, other_high) = node.src[0].bounds, node.src[1].bounds
+    if node.op is Ops.ADD:
+        found = (low + other_low, high + other_high)
+    elif node.op is Ops.SUB:
+        found = (low - other_high, high - other_low)
+    else:
+        products = [left * right for left in (low, high) for right in (other_low, other_high)]
+        found = (min(products), max(products))
+    return not (node.dtype.min <= found[0] and found[1] <= node.dtype.max)
+
+
 # The longest expression that is evaluated here, for every element and every use; the kernel computes longer ones.
 MAX_KNOWN_NODES = 32
 

@@ -17,7 +17,7 @@ from tilewright.codegen.c_style.expressions import UNARY, Expression
 from tilewright.codegen.c_style.language import COMPARISONS, Language
 from tilewright.codegen.c_style.launch import AxisPlace, Sizes, plan_launch
 from tilewright.codegen.c_style.memory import CStyleMemory
-from tilewright.codegen.tiles import Coordinates, TileFacts, tile_part
+from tilewright.codegen.tiles import Coordinates, TileFacts, may_wrap, shifted_base, tile_part
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Param, Program
 from tilewright.graph.spec import Op
@@ -262,13 +262,26 @@ class CStyleRenderer:
         stem = "idx" if node in self.positions else "is" if node.dtype.is_bool else "alu"
         name = ""
         values: dict[Coordinates, Expression] = {}
+        known: dict[str, Expression] = {}  # elements that are written alike are one variable
+        base, steps = shifted_base(node)
         for coordinates, at in self.emitter.elements(node):
-            value = self._spell(node, [self.emitter.operand(src, at) for src in node.src])
-            if node not in self.inlined or len(value.text) > MAX_INLINE_LENGTH:
+            if base is None:
+                value = self._spell(node, [self.emitter.operand(src, at) for src in node.src])
+            else:
+                offset = sum(step * at[axis] for axis, step in steps.items())
+                value = self._shifted(node.dtype, self.emitter.operand(base, at), offset)
+            text = value.text
+            if text in known:
+                value = known[text]
+            elif node not in self.inlined or len(text) > MAX_INLINE_LENGTH:
                 name = name or self.emitter.fresh(stem)
                 value = self.emitter.declare(node.dtype, value, name, coordinates)
-            values[coordinates] = value
+            values[coordinates] = known[text] = value
         self.emitter.values[node] = values
+
+    def _shifted(self, dtype: DType, base: Expression, offset: int) -> Expression:
+        by = self.language.literal(dtype, offset)
+        return self.language.binary(Ops.ADD, dtype, base, by, wraps=False) if offset else base
 
     def _emit_check(self, node: UOp) -> None:
         """The value, and a store of it where it is out of range; of several such elements any one may remain."""
@@ -373,18 +386,3 @@ def is_estimated(node: UOp, depth: int = 4) -> bool:
         return True
     sources = node.src if node.op in _PASSED_ON else node.src[1:] if node.op is Ops.WHERE else ()
     return depth > 0 and any(is_estimated(source, depth - 1) for source in sources)
-
-
-def may_wrap(node: UOp) -> bool:
-    """Whether an integer op may leave the range of its dtype, as far as the bounds of its sources tell."""
-    if not node.dtype.is_int or node.op not in (Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG):
-        return True
-    (low, high), (other_low, other_high) = node.src[0].bounds, node.src[1].bounds
-    if node.op is Ops.ADD:
-        found = (low + other_low, high + other_high)
-    elif node.op is Ops.SUB:
-        found = (low - other_high, high - other_low)
-    else:
-        products = [left * right for left in (low, high) for right in (other_low, other_high)]
-        found = (min(products), max(products))
-    return not (node.dtype.min <= found[0] and found[1] <= node.dtype.max)
