@@ -156,9 +156,13 @@ def test_of_several_values_for_one_position_the_last_one_stays(columns: int) -> 
         want[index[row], np.arange(columns)] = values[row]
     with emulated_card(cores=1) as card:
         np.testing.assert_array_equal(given(x).scatter(0, given(index), given(values)).numpy(), want)
+        # One to find the last positions, one to read: indices are converted and positions counted there.
+        assert used(card) == {"combine_in_local_memory"}
+        assert len(card.programs) == 2
+    with emulated_card(cores=1, max_local_bytes=0) as card:
+        np.testing.assert_array_equal(given(x).scatter(0, given(index), given(values)).numpy(), want)
         assert used(card) == {"max_by_index"}
-        # One to fill, one to find the last positions, one to read: indices are converted and positions counted there.
-        assert len(card.programs) == 3
+        assert len(card.programs) == 3  # one to fill
 
 
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16])
@@ -203,6 +207,13 @@ def test_columns_and_parts_of_outputs_in_local_memory(
         assert plan is not None
         found = local_sums.sum_in_local_memory(given(index).uop, given(values).uop, count, plan)
         np.testing.assert_array_equal(Tensor(found).numpy(), want)
+        least = np.full((outer, count, inner), np.iinfo(np.int32).max, np.int32)
+        np.minimum.at(least, (a, full[a, p, b], b), values[a, p, b].astype(np.int32))
+        plan = local_sums.plan_local(shape, count, dtypes.int32, is_spread, card.target, (dtypes.int32,))
+        assert plan is not None
+        whole = given(values.astype(np.int32)).uop
+        found = local_sums.combine_in_local_memory(Ops.MIN, given(index).uop, whole, count, dtypes.int32, plan)
+        np.testing.assert_array_equal(Tensor(found).numpy(), least)
 
 
 # shape, axis of the outputs, outputs, whether each element has an index of its own; as measured on an H200 (h200.md)

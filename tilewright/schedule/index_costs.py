@@ -7,7 +7,7 @@ sizes and the facts of the target."""
 from __future__ import annotations
 
 from tilewright.base.costs import memory_clocks
-from tilewright.base.dtype import dtypes
+from tilewright.base.dtype import DType, dtypes
 from tilewright.base.records import NamedTuple
 from tilewright.base.target import Target
 from tilewright.graph.kernels.radix import MAX_WIDTH, is_by_digits
@@ -21,8 +21,8 @@ _MIN_ADJACENT = 8
 # Bytes moved: for an output that is filled, updated and read again; for one that is only written, with its bounds; for
 # a term that is gathered and summed; for an index in one pass of a sort.
 _ATOMIC_BYTES, _WRITTEN_BYTES, _TERM_BYTES, _SORTED_BYTES = 28, 12, 16, 24
-# Bytes of an output that atomic operations update, bytes of a term that both kernels read, and the most parts of the
-# outputs.
+# Bytes of an output of a float sum that atomic operations update, bytes of a term that both kernels read, and the most
+# parts of the outputs.
 _CELL_BYTES, _READ_BYTES, _MAX_PARTS = 12, 16, 8
 # Bytes moved for a result, and for an output's position, which is filled, updated and read.
 _RESULT_BYTES, _NAMED_BYTES = 4, 12
@@ -46,12 +46,14 @@ class Sizes(NamedTuple):
         return self.outer * self.inner
 
 
-def cache_parts(sizes: Sizes, target: Target) -> int:
-    """The number of parts into which the outputs of a sum by atomic operations are divided, so that each part fits half
-    of the last-level cache. One part where adjacent terms go to adjacent outputs, which gains nothing from parts."""
+def cache_parts(sizes: Sizes, target: Target, dtype: DType = dtypes.float32) -> int:
+    """The number of parts into which the outputs of a reduction by atomic operations are divided, so that each part
+    fits half of the last-level cache. One part where adjacent terms go to adjacent outputs, which gains nothing from
+    parts."""
     if _is_adjacent(sizes):
         return 1
-    return min(_MAX_PARTS, -(-2 * sizes.outputs * sizes.inner * _CELL_BYTES // target.cache_bytes))
+    cell = dtype.itemsize if dtype.is_int else _CELL_BYTES
+    return min(_MAX_PARTS, -(-2 * sizes.outputs * sizes.inner * cell // target.cache_bytes))
 
 
 def _is_adjacent(sizes: Sizes) -> bool:
@@ -64,6 +66,15 @@ def atomic_clocks(sizes: Sizes, target: Target) -> float:
     moved = cells * _ATOMIC_BYTES + (cache_parts(sizes, target) - 1) * values * _READ_BYTES
     computed = values * per_term / target.cores
     return _ATOMIC_KERNELS * target.launch_clocks + computed + memory_clocks(moved, target)
+
+
+def integer_clocks(sizes: Sizes, target: Target) -> float:
+    """Integers have one atomic update in place of two, and an output has its word alone."""
+    word = dtypes.int32
+    cells, values = sizes.outputs * sizes.columns, sizes.terms * sizes.columns
+    per_term = (_ADJACENT_CLOCKS if _is_adjacent(sizes) else _RANDOM_CLOCKS) / 2
+    read = cells + cache_parts(sizes, target, word) * values
+    return 2 * target.launch_clocks + values * per_term / target.cores + memory_clocks(read * word.itemsize, target)
 
 
 def compact_clocks(sizes: Sizes, target: Target) -> float:

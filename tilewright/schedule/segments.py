@@ -16,7 +16,13 @@ from tilewright.graph import build
 from tilewright.graph.gradients.gather import counting_axis
 from tilewright.graph.kernels.atomics import combine_by_number
 from tilewright.graph.kernels.bucket_sums import sum_by_partition
-from tilewright.graph.kernels.local_sums import LocalPlan, plan_local_sums, sum_in_local_memory
+from tilewright.graph.kernels.local_sums import (
+    LocalPlan,
+    combine_in_local_memory,
+    plan_local,
+    plan_local_sums,
+    sum_in_local_memory,
+)
 from tilewright.graph.kernels.partition import Partition, plan_partition
 from tilewright.graph.kernels.segments import sum_by_number, sum_few_by_number
 from tilewright.graph.ops import ATOMICS, Ops, reduce_identity
@@ -29,6 +35,7 @@ from tilewright.schedule.index_costs import (
     atomic_clocks,
     cache_parts,
     compact_clocks,
+    integer_clocks,
     local_clocks,
     partition_clocks,
     segment_clocks,
@@ -90,11 +97,16 @@ Way = Callable[[IndexedReduction, UOp, Target], UOp | None]
 
 
 def _ways(found: IndexedReduction, node: UOp, target: Target) -> tuple[Way, ...]:
-    """The methods in the order of their estimates. Only float sums have several."""
-    if node.dtype is not dtypes.float32 or found.op is not Ops.ADD:
-        return _by_atomics, _by_segments
+    """The methods in the order of their estimates."""
     sizes = _sizes(found, node)
     dtype = found.values.dtype
+    if node.dtype.is_int:
+        sides = (sizes.outer, sizes.terms, sizes.inner)
+        local = plan_local(sides, found.outputs, dtype, found.is_spread, target, (node.dtype,))
+        if local is not None and local_clocks(local.clocks, target) < integer_clocks(sizes, target):
+            return functools.partial(_integers_in_local_memory, local), _by_atomics, _by_segments
+    if node.dtype is not dtypes.float32 or found.op is not Ops.ADD:
+        return _by_atomics, _by_segments
     estimates: dict[Way, float] = {
         _by_atomics: atomic_clocks(sizes, target),
         _at_positions: compact_clocks(sizes, target),
@@ -147,6 +159,14 @@ def _in_local_memory(plan: LocalPlan, is_transposed: bool, found: IndexedReducti
     return build.permute(build.reshape(sums, (outer, inner, found.outputs)), (0, 2, 1))
 
 
+def _integers_in_local_memory(plan: LocalPlan, found: IndexedReduction, node: UOp, _: Target) -> UOp | None:
+    shape = node.src[0].shape
+    outer, terms, inner = _sides(found, shape)
+    if max(terms, found.outputs) * outer * inner > MAX_NUMBER:
+        return None
+    return combine_in_local_memory(found.op, *_side_by_side(found, shape), found.outputs, node.dtype, plan)
+
+
 def _by_partition(plan: Partition, found: IndexedReduction, node: UOp, _: Target) -> UOp | None:
     shape = node.src[0].shape
     outer, terms, inner = _sides(found, shape)
@@ -166,7 +186,7 @@ def _by_atomics(found: IndexedReduction, node: UOp, target: Target) -> UOp | Non
     if max(shape[found.terms], found.outputs) * columns > MAX_NUMBER:
         return None
     numbers, values = _side_by_side(found, shape)
-    parts = cache_parts(_sizes(found, node), target)
+    parts = cache_parts(_sizes(found, node), target, dtype)
     return combine_by_number(found.op, numbers, values, found.outputs, dtype, target.max_group_size, parts)
 
 
