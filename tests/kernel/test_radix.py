@@ -78,3 +78,14 @@ def test_keys_of_few_bits_take_few_passes() -> None:
         positions, ordered = radix.radix_sorted(Tensor(keys, device=NAME).uop, 512, threads=64, own=2, bits=7)
         np.testing.assert_array_equal(Tensor(positions).numpy(), np.argsort(keys, 1, kind="stable"))
         np.testing.assert_array_equal(Tensor(ordered).numpy(), np.sort(keys, 1))
+
+
+def test_each_digit_takes_three_kernels() -> None:
+    """One counts, one scans the counts of all values and blocks, one moves: each waits for the one before."""
+    keys = np.random.default_rng(3).integers(0, 1 << 12, (2, 900)).astype(np.int32)
+    with emulated_card() as card:
+        made = radix.radix_sorted(Tensor(keys, device=NAME).uop, 4096, threads=64, own=4, bits=12)
+        found = Tensor(made[1]).numpy()
+        names = [program.name for program in card.programs if not program.name.startswith("map")]
+    np.testing.assert_array_equal(found, np.sort(keys, axis=1))
+    assert sorted(set(names)) == ["count_digits", "place_digits", "scan_rows"]

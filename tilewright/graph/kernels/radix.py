@@ -29,7 +29,7 @@ from tilewright.graph.kernels.nodes import (
     register,
     store,
 )
-from tilewright.graph.kernels.scanning import SIDE, longest_row, running_sums, sum_of_threads_before
+from tilewright.graph.kernels.scanning import SIDE, longest_row, scanned_rows, sum_of_threads_before
 from tilewright.graph.kernels.sorting import ROW, merge_clocks, merge_sorted
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
@@ -99,13 +99,11 @@ def radix_sorted(
     sizes = (rows, size, width, threads, own)
     for digit in range(digits):
         shift = build.contiguous(build.cast(build.shrink(shifts, ((digit, digit + 1), (0, 1))), _COUNT))
-        (counts,) = call(count_kernel(dtype, *sizes), ((_COUNT, (rows * values, blocks)),), (ordered, shift))
-        running = running_sums(counts, longest) if blocks > 1 else counts
-        last = build.shrink(running, ((0, rows * values), (blocks - 1, blocks)))
-        totals = build.contiguous(build.reshape(last, (rows, values)))
-        sums = (counts, running, running_sums(totals, longest))
+        (counts,) = call(count_kernel(dtype, *sizes), ((_COUNT, (rows, values * blocks)),), (ordered, shift))
+        # One work-group scans all counts of a row where it can: each kernel waits for the one before.
+        running = scanned_rows(counts, Ops.ADD, longest, _COUNT, _COUNT, block=longest)
         outputs = ((_COUNT, keys.shape), (dtype, keys.shape))
-        positions, ordered = call(place_kernel(dtype, *sizes), outputs, (positions, ordered, shift, *sums))
+        positions, ordered = call(place_kernel(dtype, *sizes), outputs, (positions, ordered, shift, counts, running))
     return positions, build.alu(Ops.XOR, ordered, sign)
 
 
@@ -160,7 +158,6 @@ def place_kernel(dtype: DType, rows: int, size: int, width: int, threads: int, o
     places, keys = param(2, _COUNT, rows * size), param(3, dtype, rows * size)
     shift = load(param(4, _COUNT, 1), zero)
     counts, running_counts = (param(slot, _COUNT, rows * values * blocks) for slot in (5, 6))
-    running_totals = param(7, _COUNT, rows * values)
     counters = local_memory(0, _COUNTER, _counters(values, threads))
     totals, sides, begins = (
         local_memory(1, _COUNT, threads),
@@ -210,10 +207,9 @@ def place_kernel(dtype: DType, rows: int, size: int, width: int, threads: int, o
     counters = after(counters, barrier(5, summed))
     # For each value: its start in the row for this block, minus its start in the sorted block.
     is_value, cell = thread < values, thread % values
-    line = row * values + cell
-    blocks_before = load(running_counts, line * blocks + block) - load(counts, line * blocks + block)
-    values_before = load(running_totals, line) - load(running_counts, line * blocks + (blocks - 1))
-    begin = values_before + blocks_before - load(counters, counter(cell * threads)).cast(_COUNT)
+    at = (row * values + cell) * blocks + block
+    before = load(running_counts, at) - load(counts, at)
+    begin = before - load(counters, counter(cell * threads)).cast(_COUNT)
     met = barrier(6, end(store(after(begins, *started), cell, begin, is_value), loops=(thread,)))
     begins, counters = after(begins, met), after(counters, met)
     item = loop(own, 9)

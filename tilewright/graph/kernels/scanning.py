@@ -53,11 +53,11 @@ def running_sums(rows: UOp, longest: int, wide: DType | None = None, dtype: DTyp
     return sums.replace(arg=sums.arg._replace(gradient=ScanGradient(longest, wide, rows.dtype)))
 
 
-def scanned_rows(rows: UOp, op: Op, longest: int, wide: DType, dtype: DType) -> UOp:
-    """The prefix sums or products of rows, without a gradient. Rows longer than `longest` are divided into blocks,
-    which a kernel takes from the rows as they are."""
+def scanned_rows(rows: UOp, op: Op, longest: int, wide: DType, dtype: DType, block: int = BLOCK) -> UOp:
+    """The prefix sums or products of rows, without a gradient. Rows longer than `block`, where they are few, and those
+    longer than `longest` are divided into blocks, which a kernel takes from the rows as they are."""
     count, size = rows.shape
-    block = min(BLOCK, longest)
+    block = min(block, longest)
     given = build.contiguous(rows)
     inputs: tuple[UOp, ...] = (given,)
     if size <= block or (size <= longest and count >= MANY_ROWS):
