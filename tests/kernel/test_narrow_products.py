@@ -12,7 +12,9 @@ import pytest
 
 from tests.kernel.emulated_card import NAME, emulated_card
 from tilewright import Tensor, dtypes
+from tilewright.backends.cuda.device import cuda_target
 from tilewright.base.dtype import DType
+from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Program
 
 Function = Callable[..., Tensor]
@@ -98,3 +100,40 @@ def test_the_gradient_of_an_adaptive_pool_has_a_thread_for_each_element(target: 
         np.testing.assert_allclose(gradient(NAME), expected, rtol=1e-5, atol=1e-6)
         largest = max(card.programs, key=lambda program: threads_of(program) * groups_of(program))
         assert threads_of(largest) * groups_of(largest) >= x.size // 8
+
+
+TAPS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Function]] = {
+    "to 2 channels": ((2, 40, 9, 11), (2, 40, 3, 3), lambda x, w: x.conv2d(w, padding=(1, 0), dilation=(1, 2))),
+    "transposed": ((1, 24, 7, 8), (24, 2, 3, 4), lambda x, w: x.conv_transpose2d(w, padding=1)),
+    "transposed with a stride": ((1, 20, 6, 5), (20, 3, 4, 4), lambda x, w: x.conv_transpose2d(w, stride=2, padding=1)),
+    "a sequence": ((3, 16, 31), (1, 16, 5), lambda x, w: x.conv2d(w, padding=2).relu()),
+}
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16], ids=str)
+@pytest.mark.parametrize("name", TAPS)
+def test_few_taps_of_many_channels_are_one_matrix_product(name: str, dtype: DType) -> None:
+    """Every pixel times all taps, summed over the channels; then the sums of the windows. No kernel loads all channels
+    of a window for a result."""
+    image, weight, way = TAPS[name]
+    random = np.random.default_rng(2)
+    given = [random.integers(-1, 2, shape).astype(np.float32) for shape in (image, weight)]
+
+    def results(*tensors: Tensor) -> list[Tensor]:
+        result = way(*tensors)
+        return [result, *result.float().sum().gradient(*tensors)]
+
+    expected = [found.numpy() for found in results(*(Tensor(array) for array in given))]
+    cores = cuda_target().tensor_cores
+    with emulated_card(cores=1, launch_clocks=0.0, tensor_cores=cores) as card:
+        placed = [Tensor(array, device=NAME).cast(dtype).contiguous().realize() for array in given]
+        found = way(*placed).realize()
+        summed = [
+            math.prod(axis.vmax + 1 for axis in node.ranges if axis.arg.kind is AxisType.REDUCE)
+            for program in card.programs
+            for node in program.body
+            if node.op is Ops.LOAD
+        ]
+        assert max(summed) <= image[1]
+        for ours, wanted in zip([found, *results(*placed)[1:]], expected, strict=True):
+            np.testing.assert_array_equal(ours.float().numpy(), wanted)

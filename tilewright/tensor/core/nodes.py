@@ -57,6 +57,15 @@ def pool(node: UOp, kernel: Shape, stride: Shape, dilation: Shape) -> UOp:
     return build.permute(node, (*range(first), *outputs, *(axis + 1 for axis in outputs)))
 
 
+def shift_rows(node: UOp, axis: int, gap: int) -> UOp:
+    """Element (k, i) of the axis before this one and of this one is (k, i + k * gap), for all i that have one."""
+    count, size = node.shape[axis - 1 : axis + 1]
+    flat = build.reshape(node, (*node.shape[: axis - 1], count * size, *node.shape[axis + 1 :]))
+    longer = pad_axis(flat, axis - 1, 0, count * gap)
+    longer = build.reshape(longer, replace_axis(flat.shape, axis - 1, count, size + gap))
+    return slice_axis(longer, axis, 0, size - gap * (count - 1))
+
+
 def output_size(size: int, kernel: int, stride: int, dilation: int) -> int:
     """How many windows lie wholly inside an axis."""
     return max(0, -(-(size - dilation * (kernel - 1)) // stride))

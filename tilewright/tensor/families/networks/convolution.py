@@ -9,9 +9,11 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from tilewright.base.dtype import DType
+from tilewright.base.costs import memory_clocks
+from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import ShapeError
 from tilewright.graph import build
+from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
@@ -31,6 +33,9 @@ MIN_REUSE = 6
 VECTOR_BYTES = 16
 MIN_USES = 128
 MIN_CHANNELS_TO_ADD = 3
+# With fewer outputs tiles of tensor cores are mostly empty; and the pixels of a thread that then has all outputs.
+MIN_OUTPUTS = 16
+TILE_PIXELS = 4
 if TYPE_CHECKING:
     Mixin = TypeVar("Mixin", bound="ConvolutionMixin")
 
@@ -54,11 +59,17 @@ class ConvolutionMixin(ProductsMixin):
         steps = sizes_of("conv2d", "stride", stride, space)
         gaps = sizes_of("conv2d", "dilation", dilation, space)
         result, carrier = self._product_dtypes("conv2d", weight, dtype)
+        pads = pads_of("conv2d", padding, space)
+        if groups == 1 and self._has_few_taps(weight, steps):
+            around = [size + before + after for size, (before, after) in zip(self.shape[2:], pads)]
+            check_windows("conv2d", tuple(around), tuple(kernel), gaps)
+            product = self._summed_taps(weight, gaps, pads, result, carrier)
+            return product if bias is None else product + with_channels(bias, "conv2d", outputs, space)
         image, taps = self.uop, weight.uop
         if groups == 1 and (more := self._missing_channels(weight, steps)):
             image, taps = (build.contiguous(nodes.pad_axis(each, 1, 0, more)) for each in (image, taps))
             inputs += more
-        padded = build.cast(build.pad(image, ((0, 0), (0, 0), *pads_of("conv2d", padding, space))), carrier)
+        padded = build.cast(build.pad(image, ((0, 0), (0, 0), *pads)), carrier)
         check_windows("conv2d", padded.shape[2:], tuple(kernel), gaps)
         if is_split_by_stride(groups, weight.shape, steps, gaps):
             product = self._summed_phases(weight, padded, steps, dtype)
@@ -91,6 +102,42 @@ class ConvolutionMixin(ProductsMixin):
             return 0
         cores = open_driver(self.device).target.tensor_cores
         return more if any(core.operand is dtype and core.wants_vectors for core in cores) else 0
+
+    def _has_few_taps(self, weight: Self, steps: Sequence[int]) -> bool:
+        """Whether it takes less time to multiply every pixel with all taps as one matrix product, which is stored, than
+        to load a tap and an element of a window for each product: tiles of tensor cores would be mostly empty. The
+        products of a pixel are no more than its channels."""
+        outputs, inputs, *kernel = weight.shape
+        taps = outputs * math.prod(kernel)
+        if not isinstance(self.device, str) or is_symbolic(self.shape) or is_symbolic(weight.shape):
+            return False
+        if math.prod(steps) > 1 or outputs >= MIN_OUTPUTS or taps == outputs or taps > inputs:
+            return False
+        target = open_driver(self.device).target
+        pixels = self.shape[0] * math.prod(self.shape[2:])
+        loads = pixels * taps * inputs * (1 / max(1, outputs) + 1 / TILE_PIXELS)
+        stored = memory_clocks(2 * pixels * taps * dtypes.float32.itemsize, target)
+        is_faster = loads / (target.cores * target.warp_size) > stored + target.launch_clocks
+        return bool(target.tensor_cores) and target.has_local and self.dtype.is_float and is_faster
+
+    def _summed_taps(
+        self, weight: Self, gaps: Sequence[int], pads: Sequence[tuple[int, int]], result: DType, carrier: DType
+    ) -> Self:
+        """A convolution of stride 1: the products of every pixel with all taps, summed over the channels, and for each
+        result the sum of those of its window."""
+        batch, inputs, *sizes = self.shape
+        outputs, _, *kernel = weight.shape
+        space = len(kernel)
+        taps = weight.permute(0, *range(2, 2 + space), 1).reshape(outputs * math.prod(kernel), inputs)
+        products = taps.dot(self.reshape(batch, inputs, math.prod(sizes)), dtype=carrier)
+        node = build.reshape(build.contiguous(products.uop), (batch, outputs, *kernel, *sizes))
+        pairs = [axis for number in range(space) for axis in (2 + number, 2 + space + number)]
+        node = build.permute(node, (0, 1, *pairs))
+        for number, (gap, around) in enumerate(zip(gaps, pads)):
+            node = nodes.shift_rows(nodes.pad_axis(node, 3 + 2 * number, *around), 3 + 2 * number, gap)
+        summed = build.reduce_axis(Ops.ADD, node, range(2, 2 + 2 * space, 2))
+        size = tuple(node.shape[3 + 2 * number] for number in range(space))
+        return self._new(build.cast(build.reshape(summed, (batch, outputs, *size)), result), weight)
 
     def _summed_phases(self, weight: Self, padded: UOp, steps: Sequence[int], dtype: DType | str | None) -> Self:
         """A strided depthwise convolution as the sum over phases of the image (positions with the same remainder modulo
@@ -190,9 +237,12 @@ class ConvolutionMixin(ProductsMixin):
         is_plain = all(phases.stride == 1 for phases in axes)
         for classes in itertools.product(*(phases.classes for phases in axes)):
             kernel = self._new(phase_weight(weight.uop, groups, axes, classes), weight)
-            around = [(phases.pad(chosen.taps),) * 2 for phases, chosen in zip(axes, classes)]
-            padded = self._new(build.pad(self.uop, ((0, 0), (0, 0), *around)))
-            found = padded.conv2d(kernel, None, groups, 1, tuple(phases.gap for phases in axes)).uop
+            around = tuple(phases.pad(chosen.taps) for phases, chosen in zip(axes, classes))
+            image = self
+            if groups > 1 or not self._has_few_taps(kernel, (1,)):
+                pads = ((0, 0), (0, 0), *((size, size) for size in around))
+                image, around = self._new(build.pad(self.uop, pads)), (0,) * len(around)
+            found = image.conv2d(kernel, None, groups, 1, tuple(phases.gap for phases in axes), around).uop
             results[classes] = found if is_plain else stored_with_gradient(found)
         node = interleave(results, axes, groups * weight.shape[1])
         for axis, (start, stop) in enumerate(bounds, start=2):
