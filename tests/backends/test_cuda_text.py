@@ -3,6 +3,7 @@ table is compiled by `python -m tests.backends.cuda_texts`. No AMD card and no A
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -187,7 +188,8 @@ def test_the_compiler_takes_sums_in_local_memory(is_spread: bool) -> None:
     for shape, count in (((1, 226, 231), 226), ((5, 2048, 1), 20480)):
         plan = local_sums.plan_local_sums(shape, count, dtypes.bfloat16, is_spread, target)
         assert plan is not None
-        kernel = local_sums.local_sum_kernel(is_spread, shape, count, dtypes.bfloat16, plan)
+        numbers = param(1, dtypes.int32, math.prod(shape) if is_spread else shape[1])
+        kernel = local_sums.local_sum_kernel(numbers, is_spread, shape, count, dtypes.bfloat16, plan)
         program = lower(optimise(kernel, target), target)
         assert compile_text(render_program(program), target.arch)[:4] == b"\x7fELF"
         assert len(program.global_ranges) > 0

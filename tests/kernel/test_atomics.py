@@ -178,6 +178,21 @@ def test_the_gradient_of_a_gather_in_two_bytes(dtype: DType, kernels: set[str]) 
         assert used(card) == kernels
 
 
+@pytest.mark.parametrize("shape", [(300, 1), (1, 300), (300,)], ids=str)
+def test_the_index_of_one_row_or_column_needs_no_kernel_of_its_own(shape: tuple[int, ...]) -> None:
+    """Where axes of one element are does not change the order of the others."""
+    axis = int(np.argmax(shape))
+    x, slope = (generator.integers(-3, 4, shape).astype(np.float32) for _ in range(2))
+    index = generator.integers(-300, 300, shape)
+    want = np.zeros(300, np.float32)
+    np.add.at(want, index.reshape(-1), slope.reshape(-1))
+    with emulated_card(cores=1) as card:
+        source, weight = given(x).realize(), given(slope).realize()
+        (found,) = (source.gather(axis, given(index).realize()) * weight).sum().gradient(source)
+        np.testing.assert_array_equal(found.numpy().reshape(-1), want)
+        assert not [program.name for program in card.programs if program.params[0].dtype is dtypes.int32]
+
+
 def test_what_names_no_output_is_left_out() -> None:
     numbers = np.array([-1, 0, 7, 2, -(2**31), 2**31 - 1, 2], np.int32)
     values = np.arange(1, 8, dtype=np.float32).reshape(1, 7, 1)

@@ -142,7 +142,9 @@ def _sector_bytes(columns: int, inner: int, itemsize: int) -> float:
 def sum_in_local_memory(numbers: UOp, values: UOp, count: int, plan: LocalPlan) -> UOp:
     """out[a, n, b] = sum of values[a, p, b] where numbers[p] (or numbers[a, p, b]) is n, for n in 0..count-1."""
     outer, _, inner = values.shape
-    kernel = local_sum_kernel(len(numbers.shape) > 1, values.shape, count, values.dtype, plan._replace(clocks=0.0))
+    is_spread = len(numbers.shape) > 1
+    numbers, formula = stored_numbers(numbers, _NUMBERS)
+    kernel = local_sum_kernel(formula, is_spread, values.shape, count, values.dtype, plan._replace(clocks=0.0))
     (sums,) = call(kernel, ((dtypes.float32, (outer, count, inner)),), (numbers, values))
     return sums
 
@@ -255,13 +257,12 @@ def local_integer_kernel(
 
 
 @functools.lru_cache(MAX_KERNELS)
-def local_sum_kernel(is_spread: bool, shape: Shape, count: int, dtype: DType, plan: LocalPlan) -> UOp:
+def local_sum_kernel(formula: UOp, is_spread: bool, shape: Shape, count: int, dtype: DType, plan: LocalPlan) -> UOp:
     group = _Group(shape, count, plan)
     greatest, totals = local_memory(0, MAGNITUDE, group.cells), local_memory(1, TOTAL, group.cells)
     met = group.emptied((greatest, 0), (totals, 0))
     greatest, totals = after(greatest, met), after(totals, met)
     rows = group.rows
-    formula = param(_NUMBERS, _NUMBER, group.size if is_spread else rows)
     term = group.term(formula, is_spread, dtype, 6)
     greatest = term.combined(Ops.MAX, greatest, magnitude_of(term.value), 2)
     term = group.term(formula, is_spread, dtype, 8)
