@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from bench.growth import growing_cat, reinforce_program
+from tests.computed import computed
 from tests.engine.calls import Calls, cache_in, forget
 from tilewright import Context, Tensor, jit
 from tilewright.base.errors import UserError
@@ -167,7 +168,7 @@ def test_gradients(plans: list[Plan]) -> None:
     def gradients(x: np.ndarray) -> list[np.ndarray]:
         inputs = Tensor(x)
         loss = ((inputs @ weight).relu().softmax(-1).log().mean(0) ** 2).sum() + inputs.std()
-        return [gradient.numpy() for gradient in loss.gradient(inputs, weight)]
+        return computed(loss.gradient(inputs, weight))
 
     for length in (5, 9, 2, 33, 12, 21):
         x = data(length, 6)

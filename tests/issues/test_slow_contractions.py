@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.computed import computed
 from tests.issues.test_cpu_cliffs import kernels_of
 from tests.kernel.kernels import axis, param, store, summed
 from tests.kernel.test_products import TARGETS, kernel
@@ -75,7 +76,7 @@ def test_attention_whose_scores_are_too_many_is_in_parts(monkeypatch: pytest.Mon
         found = query.scaled_dot_product_attention(key, value, mask, is_causal=is_causal, enable_gqa=True)
         slopes = found.gradient(query, key, value, gradient=found.detach()) if is_causal else []
         with Context(NOOPT=1):
-            return [each.numpy() for each in (found, *slopes)]
+            return computed((found, *slopes))
 
     whole = results()
     monkeypatch.setattr(attention, "MAX_SCORES", 16 * 30 * 4)

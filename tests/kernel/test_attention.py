@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.computed import computed
 from tilewright import Tensor, dtypes
 from tilewright.backends.cuda.cores import warp_group_core
 from tilewright.backends.cuda.device import cuda_target
@@ -155,7 +156,7 @@ def test_parts_of_one_product_are_read_where_they_are() -> None:
     results = []
     for device in ("PYTHON", "CPU"):
         x, found = projected(device)
-        results.append([each.float().numpy() for each in (found, found.float().square().sum().gradient(x)[0])])
+        results.append(computed(each.float() for each in (found, found.float().square().sum().gradient(x)[0])))
     for found, wanted in zip(*results):
         assert np.abs(found - wanted).max() < 0.02 * np.abs(wanted).max()
 
@@ -173,7 +174,7 @@ def test_gradients(name: str) -> None:
         gradients = found.gradient(*targets, gradient=slope.cast(found.dtype))
         if device == "PYTHON" and case.query[-1] <= 128:
             assert set(GRADIENTS) <= {ast.arg.name for ast in kernels(*gradients[:3])}
-        results.append([each.float().numpy() for each in gradients])
+        results.append(computed(each.float() for each in gradients))
     for found, wanted in zip(*results):
         assert np.abs(found - wanted).max() < 0.02 * max(1.0, np.abs(wanted).max())
 
@@ -193,7 +194,7 @@ def test_gradient_of_a_gradient() -> None:
     for device in ("PYTHON", "CPU"):
         query, key, value = Case((1, 1, 16, 8), (1, 1, 16, 8)).tensors(device)
         first = query.scaled_dot_product_attention(key, value).gradient(query, gradient=query)[0]
-        results.append([each.float().numpy() for each in first.gradient(query, key, gradient=value)])
+        results.append(computed(each.float() for each in first.gradient(query, key, gradient=value)))
     for found, wanted in zip(*results):
         assert np.abs(found - wanted).max() < 0.03 * np.abs(wanted).max()
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.computed import computed
 from tests.kernel import test_attention as halves
 from tests.kernel.test_attention import FORWARD, GRADIENTS, PRODUCTS, Case, compile_texts, cuda_texts, kernels
 from tests.kernel.test_float32_parts import has_card
@@ -76,7 +77,7 @@ def test_gradients(name: str, device: str) -> None:
         gradients = found.gradient(*targets, gradient=slope)
         if one == device:
             assert set(GRADIENTS) <= {ast.arg.name for ast in kernels(*gradients[:3])}
-        results.append([each.numpy() for each in gradients])
+        results.append(computed(gradients))
     for found, wanted in zip(*results):
         assert np.abs(found - wanted).max() < 3e-6 * max(1.0, np.abs(wanted).max())
 
@@ -86,7 +87,7 @@ def test_gradient_of_a_gradient(device: str) -> None:
     for one in (device, "CPU"):
         query, key, value = Case((1, 1, 16, 8), (1, 1, 16, 8), dtype=F32).tensors(one)
         first = query.scaled_dot_product_attention(key, value).gradient(query, gradient=query)[0]
-        results.append([each.numpy() for each in first.gradient(query, key, gradient=value)])
+        results.append(computed(first.gradient(query, key, gradient=value)))
     for found, wanted in zip(*results):
         assert np.abs(found - wanted).max() < 1e-5 * np.abs(wanted).max()
 
@@ -148,7 +149,7 @@ def test_slopes_that_parts_cannot_multiply(slope: float, device: str) -> None:
         slopes = np.zeros((1, 2, 20, 16), np.float32)
         slopes[0, 1, 3, 5] = slope
         found = Tensor.scaled_dot_product_attention(*given).gradient(*given, gradient=Tensor(slopes, device=one))
-        results.append([each.numpy() for each in found])
+        results.append(computed(found))
     for found, wanted in zip(*results):
         assert (np.isfinite(found[0, 0]) & np.isfinite(wanted[0, 0])).all()
         finite = np.isfinite(wanted)

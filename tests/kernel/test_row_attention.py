@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.computed import computed
 from tests.kernel.emulated_card import NAME, CardDriver, emulated_card
 from tilewright import Tensor, Variable, dtypes, jit
 from tilewright.backends.cuda.device import cuda_target
@@ -178,7 +179,7 @@ def test_gradients_are_those_of_softmax(splits: int) -> None:
             seen = [each[:, :, :length] for each in held]
             found = query.scaled_dot_product_attention(*seen, mask[:, :length], enable_gqa=True)
             gradients = found.gradient(query, *held, mask, gradient=Tensor(slope, device=device))
-            results.append([found.numpy(), *(each.numpy() for each in gradients)])
+            results.append(computed([found, *gradients]))
         assert kernels(card) == 1
     for ours, theirs in zip(*results):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)

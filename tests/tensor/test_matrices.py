@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
+from tests.computed import computed
 from tests.tensor.matrix_cases import CASES, GENERATOR, normal, positive
 from tilewright import Tensor, linalg
 from tilewright.base.errors import DTypeError, ShapeError, UnsupportedError
@@ -61,11 +62,11 @@ def test_gradients_are_those_of_differences(name: str) -> None:
     weights = [normal(*each.shape) for each in found]
     total = sum((each * Tensor(weight)).sum() for each, weight in zip(found, weights))
     gradients = total.gradient(*tensors)
-    slope = sum((each.numpy() * direction).sum() for each, direction in zip(gradients, directions))
+    slope = sum((each * direction).sum() for each, direction in zip(computed(gradients), directions))
 
     def value(step: float) -> float:
         moved = [Tensor(array + step * direction) for array, direction in zip(arrays, directions)]
-        return sum((each.numpy() * weight).sum() for each, weight in zip(listed(case.ours(*moved)), weights))
+        return sum((each * weight).sum() for each, weight in zip(computed(listed(case.ours(*moved))), weights))
 
     step = 1e-5
     expected = (8 * (value(step) - value(-step)) - (value(2 * step) - value(-2 * step))) / (12 * step)
@@ -104,7 +105,7 @@ def test_svd_and_qr(shape: tuple[int, ...], dtype: str) -> None:
     matrix = normal(*shape).astype(dtype)
     limit = max(shape) * np.finfo(dtype).eps * 4
     for is_full in (False, True):
-        u, s, vt = (each.numpy() for each in Tensor(matrix).svd(is_full))
+        u, s, vt = computed(Tensor(matrix).svd(is_full))
         least = s.shape[-1]
         np.testing.assert_allclose(
             (u[..., :least] * s[..., None, :]) @ vt[..., :least, :], matrix, atol=limit * s.max(), rtol=0
@@ -114,7 +115,7 @@ def test_svd_and_qr(shape: tuple[int, ...], dtype: str) -> None:
         assert_orthonormal(transposed(vt), limit)
         assert (np.diff(s, axis=-1) <= 0).all()
     for mode in ("reduced", "complete"):
-        q, r = (each.numpy() for each in Tensor(matrix).qr(mode))
+        q, r = computed(Tensor(matrix).qr(mode))
         expected = np.linalg.qr(matrix.astype("float64"), mode=mode)
         np.testing.assert_allclose(q @ r, matrix, atol=limit * 4, rtol=0)
         np.testing.assert_allclose(r, expected[1], atol=limit * 40, rtol=0)
@@ -155,18 +156,18 @@ HARD = {
 @pytest.mark.parametrize("name", HARD)
 def test_hard_matrices(name: str) -> None:
     matrix = HARD[name]
-    u, s, vt = (each.numpy() for each in Tensor(matrix).svd())
+    u, s, vt = computed(Tensor(matrix).svd())
     limit = 1e-13 * max(abs(matrix).max(), np.finfo("float64").tiny) * len(matrix)
     np.testing.assert_allclose((u * s) @ vt, matrix, atol=limit, rtol=0)
     np.testing.assert_allclose(s, np.linalg.svd(matrix, compute_uv=False), atol=limit, rtol=0)
     assert_orthonormal(u, 1e-13)
     assert_orthonormal(vt, 1e-13)
     symmetric = matrix + matrix.T
-    values, vectors = (each.numpy() for each in Tensor(symmetric).eigh())
+    values, vectors = computed(Tensor(symmetric).eigh())
     np.testing.assert_allclose((vectors * values) @ vectors.T, symmetric, atol=4 * limit, rtol=0)
     np.testing.assert_allclose(values, np.linalg.eigvalsh(symmetric), atol=4 * limit, rtol=0)
     assert_orthonormal(vectors, 1e-13)
-    q, r = (each.numpy() for each in Tensor(matrix).qr())
+    q, r = computed(Tensor(matrix).qr())
     np.testing.assert_allclose(q @ r, matrix, atol=limit, rtol=0)
     assert_orthonormal(q, 1e-13)
 
