@@ -120,13 +120,15 @@ def _made(view: KernelView, tile: Callable[[OptBuilder], None]) -> Opts:
     return tuple(builder.opts)
 
 
-def lanes_of(view: KernelView) -> int:
-    return view.target.lanes(widest_dtype_of(view))
+def lanes_of(view: KernelView, axis: UOp | None = None) -> int:
+    """Lanes of a vector that holds any value of the kernel, or of one axis."""
+    return view.target.lanes(widest_dtype_of(view, axis))
 
 
 def vectorise_inner(builder: OptBuilder) -> None:
     view, lanes = builder.view, lanes_of(builder.view)
     for inner in inner_vector_axes(view):
+        lanes = lanes_of(view, inner)
         # A load at a large stride is a gather, lane by lane: more vectors only make more code.
         is_scattered = any(stride(access, inner) not in (*NEAR_STEPS, -1) for access in view.accesses)
         # A loop behind reductions is cut like theirs, to be given what they memoise.
@@ -201,11 +203,11 @@ def spills_constants(view: KernelView) -> bool:
     return not view.reduces and len(numbers) > 2 * view.target.vector_registers
 
 
-def widest_dtype_of(view: KernelView) -> DType:
+def widest_dtype_of(view: KernelView, axis: UOp | None = None) -> DType:
     """The widest dtype that is stored, loaded, computed or accumulated, as registers hold it: a float that the target
     lacks is computed in float32. A loaded index, usually of 64 bits, does not count: it is the same for a whole row, or
     takes two registers."""
-    nodes = values_of(view)
+    nodes = [node for node in values_of(view) if axis is None or axis in node.ranges or axis in node.src]
     found = {node.dtype for node in nodes if node.dtype.is_float or node.dtype.kind in ("int", "uint")}
     return max(map(view.target.held_in, found), key=lambda dtype: dtype.itemsize, default=dtypes.uint8)
 
