@@ -101,7 +101,7 @@ def product_plans(view: KernelView, accesses: list[UOp]) -> Iterator[Plan]:
         yield Plan("packed panels", reason, packed.choose, lambda: seconds_of(packed.clocks(), view.target))
     few = PackedProduct(view, product, packs_few=True)
     is_between = MIN_PACKED_ROWS <= 2 * size_of(product.rows) < 2 * MIN_PACKED_ROWS
-    if is_between and few.packs_right and not packed.packs_right and not few.has_neighbouring_rows():
+    if is_between and few.packs_right and not packed.packs_right:
         reason = "the right factor is packed for few rows"
         yield Plan("few rows", reason, few.choose, lambda: seconds_of(few.clocks(), view.target))
     if is_left_to_columns(view, product):
