@@ -165,7 +165,7 @@ def test_windows_have_a_thread_for_each_result() -> None:
 
 @pytest.mark.parametrize("shape", [(4001, 4096), (16777213,), (17, 1000003), (4000, 4097), (4099, 4099)], ids=str)
 def test_a_sum_of_all_keeps_every_core_busy(shape: tuple[int, ...]) -> None:
-    split = split_reduction(whole_sum(*shape))
+    split = split_reduction(whole_sum(*shape), CARD)
     assert split is not None
     assert math.prod(split.src[0].src[0].shape) >= CARD.cores
 

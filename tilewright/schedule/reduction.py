@@ -11,7 +11,7 @@ from tilewright.base.target import Target
 from tilewright.graph import build
 from tilewright.graph.ops import Ops, reduce_identity
 from tilewright.graph.sizes import is_symbolic
-from tilewright.graph.spec import max_count
+from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp, const
 from tilewright.graph.walk import without_casts
 from tilewright.schedule.product_parts import MAX_GROUP_PARTS, MAX_PADDING, fill_cores, is_product
@@ -25,6 +25,7 @@ ENOUGH_ROWS = 8
 FEW_PRODUCTS = 1024  # results of sums of products: a few register tiles, one task for one core
 MAX_PARTS = 256
 MIN_PART = 1024
+LINE = 32  # the elements that parts on a CPU are multiples of: vectors without a mask, several independent ones
 LONG_PRODUCT = 1 << 12
 # Sums of columns on a device with work-groups: the least number of elements for which two kernels are faster than one,
 # the number of partial sums that keeps the threads busy, and the least length of a part.
@@ -70,33 +71,45 @@ def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
     is_along_memory = all(own in axes for own in _contiguous_axes(source))
     if parts is None and not group_cores and results >= ENOUGH_ROWS and is_along_memory:
         return None
+    if parts is not None and results == 1 and not group_cores and is_along_memory and not inner:
+        parts = parts if source.shape[axis] // parts % LINE == 0 else None
     wanted = min(RESULTS_PER_CORE * group_cores // results, MAX_GROUP_PARTS, work // results // MIN_PART)
-    if group_cores and (parts is None or 2 * parts < wanted):
-        merged = _merge_reduced(node, axis)
+    if parts is None or 2 * parts < wanted:
+        merged = _merge_reduced(node, axis, is_contiguous=not group_cores)
         if merged is not None:
             return build.reshape(split_reduction(merged, target) or merged, node.shape)
     most = max(MAX_PARTS if parts is None else 1, 1 << (max(wanted, 1).bit_length() - 1))
     padded = padded_parts(source.shape[axis], work // results, most)
     if parts is None or (padded > parts and 2 * parts < min(wanted, source.shape[axis] // MAX_PADDING)):
-        return _split_with_padding(node, axis, padded) if padded > 1 else None
+        split = _split_with_padding if group_cores else _split_with_rest
+        return split(node, axis, padded) if padded > 1 else None
     return _split_axis(node, source, axis, parts)
 
 
-def _merge_reduced(node: UOp, axis: int) -> UOp | None:
+def _merge_reduced(node: UOp, axis: int, is_contiguous: bool) -> UOp | None:
     """The same reduction with the reduced axes around one as one axis; None where there are none, or where a value is
     broadcast along some of them. Without this, threads that share a part of several axes, one of them padded, would not
-    read adjacent elements."""
+    read adjacent elements, and the rest of a split axis would be a few elements of every row. What is read
+    `is_contiguous` where a core would divide to find elements of any other view."""
     shape, (op, axes) = node.src[0].shape, node.arg
     first = last = axis
     while first > 0 and (first - 1 in axes or shape[first - 1] == 1):
         first -= 1
     while last + 1 < len(shape) and (last + 1 in axes or shape[last + 1] == 1):
         last += 1
-    flat = merge_axes(node.src[0], first, last, {}) if first < last else None
-    if flat is None:
+    done: dict[UOp, UOp | None] = {}
+    flat = merge_axes(node.src[0], first, last, done) if first < last else None
+    read = [each for each in done if max_count(each.shape[first : last + 1]) > 1]
+    if flat is None or (is_contiguous and any(map(_is_view, read))):
         return None
     kept = (first, *(a if a < first else a - (last - first) for a in axes if not first <= a <= last))
     return build.reduce_axis(op, flat, kept)
+
+
+def _is_view(node: UOp) -> bool:
+    while node.op is Ops.RESHAPE:
+        node = node.src[0]
+    return node.op.kind is Kind.MOVEMENT and not _is_repeated(node)
 
 
 def merge_axes(node: UOp, first: int, last: int, done: dict[UOp, UOp | None]) -> UOp | None:
@@ -179,16 +192,7 @@ def _split_rows(node: UOp, work: int, results: int) -> UOp | None:
     size, most = source.shape[summed[0]], min(ROW_PARTS, work // results // MIN_ROWS)
     parts = max((n for n in range(MIN_ROW_PARTS, most + 1) if size % (n * ROW_STREAMS) == 0), default=most)
     rest = size % (parts * ROW_STREAMS) if parts > 1 else size
-    if rest * MAX_PADDING > size:
-        return None
-    if not rest:
-        return _split_axis(node, source, summed[0], parts, is_stored=True)
-    # Rows that are left over are summed by the second kernel: a mask for every row would take as long as the sums.
-    first, last = (
-        build.shrink(source, tuple(bounds if a == summed[0] else (0, n) for a, n in enumerate(source.shape)))
-        for bounds in ((0, size - rest), (size - rest, size))
-    )
-    return build.alu(node.arg[0], _split_axis(node, first, summed[0], parts, is_stored=True), node.with_src((last,)))
+    return None if rest * MAX_PADDING > size else _split_with_rest(node, summed[0], parts, ROW_STREAMS, is_stored=True)
 
 
 def contiguous_axis(node: UOp) -> int:
@@ -254,6 +258,20 @@ def _split_axis(node: UOp, source: UOp, axis: int, parts: int, is_stored: bool =
     first = build.contiguous(first) if is_stored else first
     second = UOp(Ops.REDUCE_AXIS, node.dtype, (first,), (op, (axis,)))
     return UOp(Ops.RESHAPE, node.dtype, (second,), node.shape)
+
+
+def _split_with_rest(node: UOp, axis: int, parts: int, multiple: int = LINE, is_stored: bool = False) -> UOp:
+    """Parts of a multiple of some elements. What is left over is reduced by the second kernel: a mask for every element
+    would take as long as the reduction."""
+    source, size = node.src[0], node.src[0].shape[axis]
+    rest = size % (parts * multiple)
+    if not rest:
+        return _split_axis(node, source, axis, parts, is_stored)
+    first, last = (
+        build.shrink(source, tuple(bounds if a == axis else (0, n) for a, n in enumerate(source.shape)))
+        for bounds in ((0, size - rest), (size - rest, size))
+    )
+    return build.alu(node.arg[0], _split_axis(node, first, axis, parts, is_stored), node.with_src((last,)))
 
 
 def padded_parts(size: int, reduced: int, most: int) -> int:
