@@ -139,3 +139,17 @@ def test_windows_at_a_stride_of_few_channels_are_not_packed(channels: int) -> No
     (ast,) = kernels_of(x.conv2d(weight, stride=2, padding=2))
     opts = choose_opts(view_kernel(prepare_kernel(ast), replace(TARGETS["AVX-512"], cores=1)))
     assert "STAGE" not in {opt.op.name for opt in opts}
+
+
+def test_unrolled_windows_of_two_images_are_both_read_from_copies() -> None:
+    """One of them kept a mask for each element of the window: most of the text, and of the time."""
+    x, other = (Tensor.rand(2, 16, 7, 7, device="CPU").realize() for _ in range(2))
+    weights = Tensor.rand(16, 1, 3, 3, device="CPU").realize()
+    found = (x * other).relu().conv2d(weights, groups=16, padding=1)
+    view = view_kernel(prepare_kernel(kernels_of(found)[-1]), TARGETS["NEON"])
+    assert [opt.op.name for opt in choose_opts(view)].count("STAGE") == 2
+    with Context(VERIFY=1):
+        padded = np.pad(np.maximum(x.numpy() * other.numpy(), 0), ((0, 0), (0, 0), (1, 1), (1, 1)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+        expected = np.einsum("ncyxij,cij->ncyx", windows, weights.numpy()[:, 0])
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5)

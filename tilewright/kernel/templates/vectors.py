@@ -349,10 +349,11 @@ def register_tile(builder: OptBuilder, vector_axis: UOp, vectors: int) -> None:
 
 
 def stage_windows(builder: OptBuilder) -> None:
-    """Copies the box that masked windows cover, in which they need no mask."""
-    found = find_windows(builder.view)
-    if found is not None:
+    """Copies the box that masked windows cover, in which they need no mask; of several where each has many masks."""
+    while (found := find_windows(builder.view)) is not None:
         builder.apply(OptOps.STAGE, *found)
+        if not any(axis.arg.kind.is_tile for axis in builder.view.reduces[0].src[1:]):  # the window is not unrolled
+            return
 
 
 def find_windows(view: KernelView) -> tuple[UOp, int] | None:
