@@ -53,9 +53,6 @@ def parts_of(split: UOp) -> int:
 @pytest.mark.parametrize("summed", [32768, 24000, 65537 * 3])
 def test_a_product_of_few_tiles_is_summed_in_parts(sides: tuple[int, int], summed: int) -> None:
     split = split_reduction(product(*sides, summed), CARD)
-    if summed == 65537 * 3 and min(sides) < 64:  # has no parts but three, and copies of the factors do not pay
-        assert split is None or parts_of(split) == 3
-        return
     assert split is not None
     rows, columns = max(sides), min(sides)
     tiles = -(-rows // 128) * -(-columns // 128) * parts_of(split)
@@ -87,13 +84,13 @@ def test_sums_in_parts_keep_their_dtype() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "has_zeros"), [(511, 513, True), (333, 257, True), (1, 1024, False), (512, 8, False)]
+    ("rows", "columns", "has_zeros"), [(511, 513, True), (333, 257, True), (1, 1024, False), (512, 8, True)]
 )
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16])
 def test_a_sum_without_equal_parts_is_filled_up_with_zeros(
     rows: int, columns: int, has_zeros: bool, dtype: DType
 ) -> None:
-    """Where each element of both factors is multiplied often enough that copies of them pay, which have its dtype."""
+    """Where copies of both factors, which have their dtype, take less time than the parts save."""
     node = product(rows, columns, 65537, dtype=dtype)
     split = split_reduction(node, CARD)
     pads = [] if split is None else [each for each in toposort(split) if each.op is Ops.PAD]
@@ -130,6 +127,33 @@ def test_the_parts_of_a_product_are_the_product(monkeypatch: pytest.MonkeyPatch)
         }
         whole, parts = (evaluate_all((each,), values)[0] for each in (node, split))
         np.testing.assert_array_equal(whole, parts)
+
+
+def test_masked_parts_of_windows_are_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(product_parts, "MIN_SUMMED", 4)
+    numbers = np.random.default_rng(4)
+    arrays = [numbers.integers(-3, 4, shape).astype(np.float32) for shape in ((2, 5, 95), (3, 5, 3), (2, 3, 47))]
+
+    def slope_of(device: str) -> np.ndarray:
+        x, weight, upstream = (Tensor(array, device=device) for array in arrays)
+        return x.conv2d(weight, stride=2).gradient(weight, gradient=upstream)[0].numpy()
+
+    cores = cuda_target().tensor_cores
+    with emulated_card(cores=64, launch_clocks=0.0, tensor_cores=cores) as card:
+        found = slope_of(NAME)
+        assert any(program.name.startswith("reduce_3_5_3_") for program in card.programs)  # the sum of the parts
+    np.testing.assert_array_equal(found, slope_of("CPU"))
+
+
+def test_windows_without_equal_parts_are_masked() -> None:
+    """The gradient of a weight: 1690 sums of 198544 products had three work-groups."""
+    x, weight = Tensor.empty(8, 169, 24818), Tensor.empty(10, 169, 3)
+    (slope,) = x.conv2d(weight, stride=2, padding=1).gradient(weight, gradient=Tensor.empty(8, 10, 12409))
+    sums = [node for node in toposort(slope.uop) if node.op is Ops.REDUCE_AXIS and is_product(node.src[0], node.arg[1])]
+    for total in sums:
+        split = split_reduction(total, CARD)
+        assert split is not None
+        assert parts_of(split) >= CARD.cores // 6
 
 
 # ---------------------------------------------------------------- rows

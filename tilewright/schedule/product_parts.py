@@ -13,7 +13,6 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import without_casts
-from tilewright.schedule.operand_order import MIN_USES
 
 # The most parts that an axis is cut into on a device with work-groups, and at most one of how many is padding.
 MAX_GROUP_PARTS = 1024
@@ -32,35 +31,45 @@ VECTOR_BYTES = 16
 def fill_cores(node: UOp, target: Target) -> UOp | None:
     """A matrix product with fewer tiles than a card has cores is summed in parts, each with tiles of its own. The parts
     are written and read once more; the least estimate wins. Where parts would not be equal, or not aligned to vectors,
-    factors whose elements are multiplied often are copied with zeros at the end of the axis."""
+    there are zeros at the end of the axis: factors are copied with them, windows are masked."""
     source = node.src[0]
     op, axes = node.arg
     if op is not Ops.ADD or node.dtype not in (dtypes.float32, dtypes.float64):
         return None
     axis = max(axes, key=lambda a: source.shape[a])
-    size, length = source.shape[axis], max_count(source.shape) // max_count(node.shape)
-    sides = _sides_of(source, axes)
-    whole = _product_clocks(node, sides, length, 1, target)
-    best = (whole / MIN_SPLIT_GAIN, 1)
-    lanes = VECTOR_BYTES // min(_loaded_dtype(factor).itemsize for factor in _factors(source))
-    copied = sum(2 * max_count(factor.src[0].shape) * _loaded_dtype(factor).itemsize for factor in _factors(source))
-    copies, wide = memory_clocks(copied, target) + target.launch_clocks, size
-    may_copy = min(sides[1:]) >= MIN_USES and all(_is_whole(factor.src[0]) for factor in _factors(source))
-    for parts in range(2, min(MAX_GROUP_PARTS, size, length // MIN_SUMMED) + 1):
-        is_equal = size % (parts * math.gcd(size, lanes)) == 0
-        padded = size if is_equal else -(-size // (parts * lanes)) * parts * lanes
-        if padded > size and not (may_copy and (padded - size) * MAX_PADDING <= padded):
-            continue
-        clocks = _product_clocks(node, sides, length * padded // size, parts, target) + (0 if is_equal else copies)
-        if (clocks, parts) < best:
-            best, wide = (clocks, parts), padded
-    parts = best[1]
+    is_whole = all(_is_whole(factor.src[0]) for factor in _factors(source))
+    # Windows are masked where no equal parts are faster: the mask is computed for each of their elements.
+    parts, wide = _choose_parts(node, axis, is_whole, target)
+    if parts == 1 and not is_whole:
+        parts, wide = _choose_parts(node, axis, True, target)
     if parts == 1:
         return None
     moved = tuple(sorted((axis + 1, *(a + 1 for a in axes if a != axis))))
     sums = build.reduce_axis(Ops.ADD, _in_parts(source, axis, parts, wide), moved)
     # Stored, because a short sum of sums would be fused into one kernel again.
     return build.reshape(build.reduce_axis(Ops.ADD, build.contiguous(sums), (0,)), node.shape)
+
+
+def _choose_parts(node: UOp, axis: int, may_pad: bool, target: Target) -> tuple[int, int]:
+    """The number of parts with the least estimate, 1 where the whole is faster, and the length of the axis, which is
+    padded where it `may_pad`."""
+    source, (_, axes) = node.src[0], node.arg
+    size, length = source.shape[axis], max_count(source.shape) // max_count(node.shape)
+    sides = _sides_of(source, axes)
+    best, wide = (_product_clocks(node, sides, length, 1, target) / MIN_SPLIT_GAIN, 1), size
+    lanes = VECTOR_BYTES // min(_loaded_dtype(factor).itemsize for factor in _factors(source))
+    copied = [factor.src[0] for factor in _factors(source) if _is_whole(factor.src[0])]
+    moved = sum(2 * max_count(each.shape) * _loaded_dtype(each).itemsize for each in copied)
+    copies = memory_clocks(moved, target) + target.launch_clocks
+    for parts in range(2, min(MAX_GROUP_PARTS, size, length // MIN_SUMMED) + 1):
+        is_equal = size % (parts * math.gcd(size, lanes)) == 0
+        padded = size if is_equal else -(-size // (parts * lanes)) * parts * lanes
+        if padded > size and not (may_pad and (padded - size) * MAX_PADDING <= padded):
+            continue
+        clocks = _product_clocks(node, sides, length * padded // size, parts, target) + (0 if is_equal else copies)
+        if (clocks, parts) < best:
+            best, wide = (clocks, parts), padded
+    return best[1], wide
 
 
 def _is_whole(view: UOp) -> bool:
@@ -81,8 +90,8 @@ def _in_parts(node: UOp, axis: int, parts: int, size: int) -> UOp:
     if number > 1 and size > given.shape[axis]:
         more = tuple((0, size - given.shape[axis] if a == axis else 0) for a in range(len(wide)))
         # Copied as it is loaded: a cast in front of a product widens it.
-        short = build.cast(given, _loaded_dtype(given))
-        given = build.cast(build.contiguous(build.pad(short, more)), given.dtype)
+        short = build.pad(build.cast(given, _loaded_dtype(given)), more)
+        given = build.cast(build.contiguous(short) if _is_whole(given) else short, given.dtype)
     split = build.reshape(given, (*given.shape[:axis], number, given.shape[axis] // number, *given.shape[axis + 1 :]))
     first = build.permute(split, (axis, *(a for a in range(len(split.shape)) if a != axis)))
     return build.expand(first, (parts, *wide[:axis], size // parts, *wide[axis + 1 :]))
