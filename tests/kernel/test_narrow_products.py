@@ -106,7 +106,7 @@ TAPS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Function]] = {
     "to 2 channels": ((2, 40, 9, 11), (2, 40, 3, 3), lambda x, w: x.conv2d(w, padding=(1, 0), dilation=(1, 2))),
     "transposed": ((1, 24, 7, 8), (24, 2, 3, 4), lambda x, w: x.conv_transpose2d(w, padding=1)),
     "transposed with a stride": ((1, 20, 6, 5), (20, 3, 4, 4), lambda x, w: x.conv_transpose2d(w, stride=2, padding=1)),
-    "a sequence": ((3, 16, 31), (1, 16, 5), lambda x, w: x.conv2d(w, padding=2).relu()),
+    "a sequence": ((3, 16, 31), (2, 16, 5), lambda x, w: x.conv2d(w, padding=2).relu()),
 }
 
 

@@ -29,7 +29,7 @@ from tilewright.graph.kernels.nodes import (
     register,
     store,
 )
-from tilewright.graph.kernels.scanning import SIDE, longest_row, scanned_rows, sum_of_threads_before
+from tilewright.graph.kernels.scanning import BLOCK, SIDE, longest_row, scanned_rows, sum_of_threads_before
 from tilewright.graph.kernels.sorting import ROW, merge_clocks, merge_sorted
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
@@ -101,7 +101,8 @@ def radix_sorted(
         shift = build.contiguous(build.cast(build.shrink(shifts, ((digit, digit + 1), (0, 1))), _COUNT))
         (counts,) = call(count_kernel(dtype, *sizes), ((_COUNT, (rows, values * blocks)),), (ordered, shift))
         # One work-group scans all counts of a row where it can: each kernel waits for the one before.
-        running = scanned_rows(counts, Ops.ADD, longest, _COUNT, _COUNT, block=longest)
+        block = longest if values * blocks <= longest else BLOCK
+        running = scanned_rows(counts, Ops.ADD, longest, _COUNT, _COUNT, block)
         outputs = ((_COUNT, keys.shape), (dtype, keys.shape))
         positions, ordered = call(place_kernel(dtype, *sizes), outputs, (positions, ordered, shift, counts, running))
     return positions, build.alu(Ops.XOR, ordered, sign)

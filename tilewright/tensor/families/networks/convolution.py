@@ -106,16 +106,17 @@ class ConvolutionMixin(ProductsMixin):
     def _has_few_taps(self, weight: Self, steps: Sequence[int]) -> bool:
         """Whether it takes less time to multiply every pixel with all taps as one matrix product, which is stored, than
         to load a tap and an element of a window for each product: tiles of tensor cores would be mostly empty. The
-        products of a pixel are no more than its channels."""
+        products of a pixel are no more than its channels. With one output the gradient of the weight is a sum along
+        memory, and no product."""
         outputs, inputs, *kernel = weight.shape
         taps = outputs * math.prod(kernel)
         if not isinstance(self.device, str) or is_symbolic(self.shape) or is_symbolic(weight.shape):
             return False
-        if math.prod(steps) > 1 or outputs >= MIN_OUTPUTS or taps == outputs or taps > inputs:
+        if math.prod(steps) > 1 or not 1 < outputs < MIN_OUTPUTS or taps == outputs or taps > inputs:
             return False
         target = open_driver(self.device).target
         pixels = self.shape[0] * math.prod(self.shape[2:])
-        loads = pixels * taps * inputs * (1 / max(1, outputs) + 1 / TILE_PIXELS)
+        loads = pixels * taps * inputs * (1 / outputs + 1 / TILE_PIXELS)
         stored = memory_clocks(2 * pixels * taps * dtypes.float32.itemsize, target)
         is_faster = loads / (target.cores * target.warp_size) > stored + target.launch_clocks
         return bool(target.tensor_cores) and target.has_local and self.dtype.is_float and is_faster
