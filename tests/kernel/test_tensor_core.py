@@ -13,6 +13,7 @@ from tilewright.backends.cuda.cores import part_core, thread_core, warp_group_co
 from tilewright.backends.python.device import python_target
 from tilewright.backends.python.emulator import run_program
 from tilewright.base.dtype import DType
+from tilewright.base.errors import RaceError
 from tilewright.base.target import Target, TensorCore
 from tilewright.codegen.pipeline import lower
 from tilewright.graph.interpreter.numpy_math import cast_array, numpy_dtype
@@ -116,6 +117,22 @@ def test_staged_operands(name: str, core: TensorCore) -> None:
 def test_bytes_with_the_sum_in_lines_are_staged() -> None:
     left, right = empty(64, 128, dtype=dtypes.float8_e4m3), empty(128, 64, dtype=dtypes.float8_e4m3)
     compare(kernel_of(left @ right), warp_group_core(dtypes.float8_e4m3, 64, 64), Ops.TILE_DOT)
+
+
+def test_a_tile_is_read_by_all_threads() -> None:
+    """So each barrier between a copy to it and a product is needed."""
+    core = thread_core(64, 64)
+    target = replace(python_target(), tensor_cores=(core,))
+    view = view_kernel(kernel_of(next(iter(STAGED.values()))(core.operand)), target)
+    made = simplify(to_launch_axes(apply_tensor_core(view, view.reduces[-1].src[1], core.name), target))
+    program = lower(made, target)
+    barriers = [number for number, node in enumerate(program.body) if node.op is Ops.BARRIER]
+    assert barriers
+    for number in barriers:
+        body = (*program.body[:number], *program.body[number + 1 :])
+        buffers = [np.zeros(param.size, numpy_dtype(param.dtype)) for param in program.params]
+        with pytest.raises(RaceError):
+            run_program(replace(program, body=body), buffers)
 
 
 def compare(sink: UOp, core: TensorCore, op: Op) -> None:

@@ -4,14 +4,15 @@ However a card multiplies matrices, this sum, one step after another, is what it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from tilewright.backends.python import access
 from tilewright.backends.python.access import Site
+from tilewright.backends.python.launch import FIRST_TILE_AXIS
 from tilewright.backends.python.memory import View
 from tilewright.base.errors import EmulatorError
+from tilewright.base.target import TileLayout
 from tilewright.graph.interpreter.numpy_math import Array, cast_array, numpy_dtype
 from tilewright.graph.uop import UOp
 
@@ -39,31 +40,42 @@ def compute_dot(site: Site, node: UOp, memories: Sequence[View], numbers: Sequen
 
 def compute_tile_dot(site: Site, node: UOp, left: View | Array, right: View, row: Array, column: Array) -> Array:
     """Tiles are in local memory, which every thread of the work-group reads; the left one may be an array with a
-    tile for each work-group."""
+    tile for each work-group. The product of the tiles is computed once, and each thread takes its elements."""
     argument, dtype = node.arg, numpy_dtype(node.dtype)
-    row, column = row.astype(np.int64), column.astype(np.int64)
+    rows, own_row = np.unique(row.astype(np.int64), return_inverse=True)
+    columns, own_column = np.unique(column.astype(np.int64), return_inverse=True)
     groups = np.arange(site.groups.size).reshape(-1, *(1,) * (row.ndim - 1))
     # Parts that are in memory are not scaled.
     is_split = argument.parts > 1 and right.node.dtype is not node.dtype
     planes, scale = (argument.parts, np.float32(1)) if is_split else (1, PART_SCALE)
-    factors: list[tuple[list[Array], list[Array]]] = []
-    for step in range(argument.length):
-        if isinstance(left, View):
-            ours = _planes(site, left, np.asarray(argument.left.position(row, step)), planes, dtype)
-        else:
-            ours = [left[groups, row, step].astype(dtype)]
-        theirs = _planes(site, right, np.asarray(argument.right.position(column, step)), planes, dtype)
-        factors.append((ours, theirs))
-    zero: Array = np.zeros((1,) * row.ndim, dtype)
+    if isinstance(left, View):
+        ours = _planes(site, left, argument.left, rows, argument.length, planes)
+    else:
+        ours = [left[:, rows]]
+    theirs = _planes(site, right, argument.right, columns, argument.length, planes)
+    factors = [
+        (
+            [each[:, :, step, None].astype(dtype) for each in ours],
+            [each[:, None, :, step].astype(dtype) for each in theirs],
+        )
+        for step in range(argument.length)
+    ]
+    zero: Array = np.zeros((1, 1, 1), dtype)
     with np.errstate(all="ignore"):
         total = sum((sum(ours[1:], ours[0]) * sum(theirs[1:], theirs[0]) for ours, theirs in factors), zero)
-    return total if argument.parts == 1 else _with_parts(total, factors, argument.parts, scale)
+    if argument.parts > 1:
+        total = _with_parts(total, factors, argument.parts, scale)
+    return np.asarray(total[groups, own_row.reshape(row.shape), own_column.reshape(column.shape)])
 
 
-def _planes(site: Site, view: View, position: Array, count: int, dtype: np.dtype[Any]) -> list[Array]:
-    """The parts of a number in local memory, or the number itself."""
+def _planes(site: Site, view: View, layout: TileLayout, numbers: Array, length: int, count: int) -> list[Array]:
+    """The parts of the numbers in local memory, or the numbers themselves: for each work-group a row or column of each
+    number, with all steps of the sum."""
+    positions = layout.position(numbers[:, None], np.arange(length))
+    index = site.launch.along(positions.reshape(-1), FIRST_TILE_AXIS)
+    shape = (site.groups.size, *positions.shape)
     plane = view.size // count
-    return [access.load(site, view, position + number * plane, None, None).astype(dtype) for number in range(count)]
+    return [access.load(site, view, index + number * plane, None, None).reshape(shape) for number in range(count)]
 
 
 def _with_parts(plain: Array, factors: Sequence[tuple[list[Array], ...]], parts: int, scale: np.float32) -> Array:

@@ -45,7 +45,7 @@ class Launch:
         self.group_size = math.prod(self.local_sizes)
         self.codes_per_group = self.group_size + 2
         self.tile_axes = {node: FIRST_TILE_AXIS + position for position, node in enumerate(tile_ranges)}
-        self.dimensions = FIRST_TILE_AXIS + len(tile_ranges)
+        self.dimensions = FIRST_TILE_AXIS + max(len(tile_ranges), 1)  # TILE_DOT reads a line of elements
         self._coded: tuple[Array, dict[tuple[int, ...], Array]] | None = None
 
     @property
