@@ -41,6 +41,7 @@ LONG_SUMS = [(512, 512, 512), (1000, 777, 333), (300, 1024, 100), (64, 2048, 819
 SHORT_SUMS = [(256, 64, 256), (320, 20, 3276), (80, 40, 20971), (24, 12, 32768)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("instruction_set", "name", "transposed"), LAYOUTS)
 @pytest.mark.parametrize("sizes", [*LONG_SUMS, *SHORT_SUMS], ids=str)
 def test_the_inner_loop_of_a_product(

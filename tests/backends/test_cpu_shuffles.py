@@ -173,6 +173,7 @@ def transposed(rows: int, columns: int) -> UOp:
 STREAMING = replace(cpu_target(), cache_bytes=1, cores=1, prefetched_streams=64)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("offset", [0, 4, 32])
 @pytest.mark.parametrize("shape", [(64, 96), (64, 4096), (33, 50), (8, 24)])
 @pytest.mark.parametrize(("vector_bytes", "registers"), [(16, 32), (32, 16), (64, 32)])

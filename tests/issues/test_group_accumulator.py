@@ -35,6 +35,7 @@ def test_without_opts(case: Case, device: str) -> None:
     assert_right(*case.run(device, ()))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("case", "op", "amount"), GROUPED)
 def test_grouped(case: Case, op: OptOps, amount: int, device: str, has_groups: bool) -> None:
     opts = (Opt(op, case.axis, amount),)

@@ -184,6 +184,7 @@ def test_the_gradient_of_padded_maxima_is_that_of_the_first_element_inside(
 # ---------------------------------------------------------------- the first elements of rows
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int8", "uint8", "uint32", "int64", "bool"])
 @pytest.mark.parametrize(("shape", "axis", "k"), [((9, 64), 1, 2), ((64, 9), 0, 2), ((3, 50, 5), 1, 3), ((7, 9), 1, 9)])
 @pytest.mark.parametrize("largest", [False, True])

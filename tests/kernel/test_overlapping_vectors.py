@@ -54,6 +54,7 @@ def masks_of(graph: UOp, target: Target) -> int:
     return sum(node.op is Ops.INDEX and len(node.src) > 2 for node in program.body)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("target", ["NEON", "AVX2", "AVX-512"])
 def test_covering_tiles_are_right(name: str, target: str) -> None:
