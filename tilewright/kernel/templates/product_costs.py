@@ -131,7 +131,7 @@ def is_left_to_columns(view: KernelView, product: Product) -> bool:
         return False
     if stride(product.left, product.rows) != 1 or rows < target.read_streams:
         return True
-    return column_rows(rows, 2 if size_of(product.columns) > lanes else 1, target) % lanes == 0
+    return column_rows(product, 2 if size_of(product.columns) > lanes else 1, target) % lanes == 0
 
 
 def _has_other_rows(view: KernelView, product: Product) -> bool:
@@ -149,7 +149,7 @@ def column_clocks(view: KernelView, product: Product) -> float:
     lanes, target = view.target.lanes(sum_dtype(view)), view.target
     rows, columns = size_of(product.rows), size_of(product.columns)
     vectors = 2 if columns > lanes else 1
-    height = column_rows(rows, vectors, target)
+    height = column_rows(product, vectors, target)
     work = tile_work(Tile(height, vectors), rows, padded(columns, lanes), lanes)
     work += rows * columns * LOOP_COST / (height * vectors)
     amount = best_divisor(columns, vectors * lanes, lanes, target.independent_vectors)
@@ -160,7 +160,8 @@ def column_clocks(view: KernelView, product: Product) -> float:
     return computed + strip_clocks(view, nbytes, matrix_count(view, product), rows // height)
 
 
-def column_rows(rows: int, vectors: int, target: Target) -> int:
+def column_rows(product: Product, vectors: int, target: Target) -> int:
     """Rows of the register tile of `vectors.py`."""
-    most = max(1, (target.vector_registers - OPERAND_REGISTERS - vectors) // vectors)
-    return max(amount for amount in range(1, min(most, MAX_TILE_ROWS, rows) + 1) if rows % amount == 0)
+    rows, step = size_of(product.rows), abs(stride(product.left, product.rows) or 0) * product.left.dtype.itemsize
+    most = min((target.vector_registers - OPERAND_REGISTERS - vectors) // vectors, target.l1_lines(step), MAX_TILE_ROWS)
+    return max((amount for amount in range(1, min(most, rows) + 1) if rows % amount == 0), default=1)

@@ -342,6 +342,8 @@ def register_tile(builder: OptBuilder, vector_axis: UOp, vectors: int) -> None:
     free = builder.target.vector_registers - OPERAND_REGISTERS - vectors
     most = max(1, free // (vectors * max(1, len(builder.view.reduces))))
     for axis in tile_axes(builder.view, vector_axis):
+        steps = [abs(stride(load, axis) or 0) * load.dtype.itemsize for load in builder.view.loads]
+        most = min(most, *map(builder.target.l1_lines, steps))  # rows that share a set evict one another's lines
         amount = max((d for d in range(1, min(most, MAX_TILE_ROWS) + 1) if size_of(axis) % d == 0), default=1)
         if amount > 1:
             builder.upcast(axis, amount)
