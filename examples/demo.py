@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -119,6 +120,28 @@ def show_all(console: Console, arrays: list[np.ndarray]) -> bool:
     return is_right
 
 
+def longest_block(source: str) -> str:
+    """The longest run of lines below one label, with the label: the body of the innermost loop of a tiled kernel."""
+    lines = source.rstrip("\n").split("\n")
+    starts = [0, *(number for number, line in enumerate(lines) if line.endswith(":")), len(lines)]
+    first, last = max(pairwise(starts), key=lambda block: block[1] - block[0])
+    return "\n".join(lines[first:last])
+
+
+def inner_loop(assembly: str) -> str:
+    """The longest stretch of code that jumps back to its own label: where a kernel spends its time. All of the code
+    where there is none."""
+    lines = layout.machine_code(assembly).split("\n")
+    starts = [number for number, line in enumerate(lines) if line.endswith(":")]
+    best: list[str] = []
+    for start, stop in zip(starts, [*starts[1:], len(lines)], strict=True):
+        label = lines[start].rstrip(":")
+        jumps = [number for number in range(start + 1, stop) if lines[number].endswith(label)]
+        if jumps and jumps[-1] + 1 - start > len(best):
+            best = lines[start : jumps[-1] + 1]
+    return "\n".join(best or lines)
+
+
 def show_stages(console: Console, explanation: Explanation) -> None:
     console.print(Rule("[bold]1. graph[/]: operations built it; nothing has run"))
     console.print(layout.text_panel("graph", explanation.graph, lines=24))
@@ -134,11 +157,9 @@ def show_stages(console: Console, explanation: Explanation) -> None:
     console.print(layout.text_panel(kernel.name, kernel.program, "python", LINES))
     console.print(Rule("[bold]5. source[/]: the tile unrolled, as vectors along one axis"))
     count = f"{len(kernel.source.splitlines())} lines in all"
-    console.print(
-        layout.text_panel(f"{kernel.name}: LLVM IR", layout.longest_block(kernel.source), "llvm", LINES, count)
-    )
+    console.print(layout.text_panel(f"{kernel.name}: LLVM IR", longest_block(kernel.source), "llvm", LINES, count))
     console.print(Rule("[bold]6. machine code[/]: the inner loop, for this processor"))
-    loop = layout.inner_loop(kernel.assembly)
+    loop = inner_loop(kernel.assembly)
     count = f"{len(layout.machine_code(kernel.assembly).splitlines())} lines in all"
     console.print(layout.text_panel(kernel.name, loop, "gas", LINES, count))
 

@@ -78,6 +78,27 @@ def test_characters(example: Any, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert min(size_of(tmp_path / "chars-loss.png")) > 100
 
 
+ASSEMBLY = """\
+kernel:                                 # @kernel
+\tmovq\t(%rdi), %rax
+.LBB0_1:                                # =>This Inner Loop Header: Depth=1
+\tincq\t%rcx
+\tjne\t.LBB0_1
+.LBB0_2:
+\tvmulps\t%zmm0, %zmm1, %zmm2
+\tdecq\t%rcx
+\tjne\t.LBB0_2
+\tretq
+"""
+
+
+def test_the_demo_shows_inner_loops(example: Any) -> None:
+    demo = example("demo")
+    assert [line.split()[0] for line in demo.inner_loop(ASSEMBLY).splitlines()] == [".LBB0_2:", "vmulps", "decq", "jne"]
+    assert demo.inner_loop("kernel:\n\tretq\n").split() == ["kernel:", "retq"]
+    assert demo.longest_block("a\nb:\n  c\n  d\ne:\n  f\n") == "b:\n  c\n  d"
+
+
 @pytest.mark.slow
 def test_digits_in_the_demo(
     example: Any, few_digits: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

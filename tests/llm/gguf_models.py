@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
 
-from tilewright import Tensor
+from tilewright import Tensor, dtypes
 from tilewright.llm.config import Config, Experts, Latent, Rope
 from tilewright.llm.model import Transformer
+from tilewright.llm.quantised.types import PLAIN, block_type
 from tilewright.llm.quantised.weight import QuantisedWeight
 from tilewright.llm.rope_scaling import linear_factors
-from tilewright.llm.weights import RandomWeights
+from tilewright.llm.weights import Weights
 
 SIZES: dict[str, Any] = {
     "vocab_size": 80,
@@ -110,6 +113,44 @@ MODELS: dict[str, tuple[Config, dict[str, Any]]] = {
     ),
 }
 BIASES = ("attn_q.bias", "attn_k.bias", "attn_v.bias")
+
+
+class RandomWeights(Weights):
+    """Random weights of any network, made when they are asked for. Matrices whose rows
+    are whole blocks of the format `kind` are of that format, all else is float32. `made` has what was asked for; biases
+    are made where their names end in one of `biases`."""
+
+    def __init__(self, kind: str, seed: int, biases: Collection[str]) -> None:
+        self.made: dict[str, Tensor | QuantisedWeight] = {}
+        super().__init__(self.made, "random weights")
+        self.type = block_type("RandomWeights", kind)
+        self.biases = tuple(biases)
+        self.generator = np.random.default_rng(seed)
+
+    def has(self, name: str) -> bool:
+        return name in self.made or name.endswith(self.biases)
+
+    def matrix(self, name: str, *shape: int) -> Tensor | QuantisedWeight:
+        if name not in self.made:
+            is_quantised = len(shape) > 1 and self.type.name not in PLAIN and shape[-1] % self.type.size == 0
+            self.made[name] = (
+                self._blocks(shape) if is_quantised else self._numbers(shape, name.endswith("norm.weight"))
+            )
+        return super().matrix(name, *shape)
+
+    def _numbers(self, shape: tuple[int, ...], is_norm: bool) -> Tensor:
+        """Normal numbers that keep the size of what they multiply; norms around 1."""
+        values = self.generator.standard_normal(shape, dtype="float32")
+        scaled = 1 + 0.1 * values if is_norm else values * (shape[-1] ** -0.5 if len(shape) > 1 else 0.1)
+        return Tensor(scaled, dtype=dtypes.float32)
+
+    def _blocks(self, shape: tuple[int, ...]) -> QuantisedWeight:
+        """Blocks of any bytes but for float16 scales, which are small in the formats that begin with one."""
+        count = math.prod(shape) // self.type.size
+        blocks = self.generator.integers(0, 256, (count, self.type.nbytes), dtype="uint8")
+        scales = (self.generator.uniform(0.5, 1, (count, 1)) * 0.2 * shape[-1] ** -0.5).astype("float16")
+        blocks[:, :2] = scales.view("uint8")
+        return QuantisedWeight(self.type.name, shape, Tensor(blocks, dtype=dtypes.uint8))
 
 
 def random_model(name: str, kind: str = "F32") -> tuple[Transformer, dict[str, Tensor | QuantisedWeight]]:

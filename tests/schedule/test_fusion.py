@@ -5,7 +5,7 @@ not taken for a good one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.records import Access, Item, Schedule, Slot
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import substitute, toposort
-from tilewright.schedule.memory import check_placement, place_temps
+from tilewright.schedule.memory import lifetimes, place_temps
 from tilewright.schedule.pipeline import schedule as make_schedule
 
 
@@ -317,6 +317,19 @@ def test_a_chain_of_temps_takes_the_memory_of_two() -> None:
     offsets, arenas = place_temps(items, slots)
     assert check_placement(items, slots, offsets) is None
     assert dict(arenas)[DEVICE] == 2 * 1024
+
+
+def check_placement(items: Sequence[Item], slots: Sequence[Slot], offsets: Sequence[tuple[int, int]]) -> str | None:
+    """None, or which two temps that are alive together share memory."""
+    lives = lifetimes(items)
+    rows = [(slots[n].device, offset, offset + slots[n].nbytes, *lives[n], n) for n, offset in offsets]
+    for position, (device, start, stop, first, last, number) in enumerate(rows):
+        for other_device, other_start, other_stop, other_first, other_last, other in rows[position + 1 :]:
+            meets_in_time = first <= other_last and other_first <= last
+            meets_in_space = start < other_stop and other_start < stop
+            if device == other_device and meets_in_time and meets_in_space:
+                return f"temps {number} and {other} share bytes {max(start, other_start)}..{min(stop, other_stop)}"
+    return None
 
 
 def test_the_checker_sees_an_overlap() -> None:

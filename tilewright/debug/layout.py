@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from itertools import pairwise
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -121,25 +120,3 @@ def machine_code(assembly: str) -> str:
         if text.strip() and (is_label or not text.lstrip().startswith((".", "#", "//"))):
             kept.append(text)
     return "\n".join(kept)
-
-
-def longest_block(source: str) -> str:
-    """The longest run of lines below one label, with the label: the body of the innermost loop of a tiled kernel."""
-    lines = source.rstrip("\n").split("\n")
-    starts = [0, *(number for number, line in enumerate(lines) if line.endswith(":")), len(lines)]
-    first, last = max(pairwise(starts), key=lambda block: block[1] - block[0])
-    return "\n".join(lines[first:last])
-
-
-def inner_loop(assembly: str) -> str:
-    """The longest stretch of code that jumps back to its own label: where a kernel spends its time. All of the code
-    where there is none."""
-    lines = machine_code(assembly).split("\n")
-    starts = [number for number, line in enumerate(lines) if line.endswith(":")]
-    best: list[str] = []
-    for start, stop in zip(starts, [*starts[1:], len(lines)], strict=True):
-        label = lines[start].rstrip(":")
-        jumps = [number for number in range(start + 1, stop) if lines[number].endswith(label)]
-        if jumps and jumps[-1] + 1 - start > len(best):
-            best = lines[start : jumps[-1] + 1]
-    return "\n".join(best or lines)

@@ -4,13 +4,9 @@ before."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
-from tilewright.base.dtype import dtypes
 from tilewright.base.errors import StateError
-from tilewright.graph.spec import Devices
-from tilewright.llm.quantised.types import PLAIN, block_type
 from tilewright.llm.quantised.weight import QuantisedWeight
 from tilewright.tensor.tensor import Tensor
 
@@ -46,47 +42,3 @@ class Weights:
 
     def _refused(self, what: str) -> StateError:
         return StateError("load_model", f"{self.source}: {what}", "take the file of a model of a known architecture")
-
-
-class RandomWeights(Weights):
-    """Random weights of any network, made when they are asked for: to train it, or to measure it. Matrices whose rows
-    are whole blocks of the format `kind` are of that format, all else is float32. `made` has what was asked for; biases
-    are made where their names end in one of `biases`."""
-
-    def __init__(
-        self, kind: str = "F32", seed: int = 0, biases: Collection[str] = (), device: Devices | None = None
-    ) -> None:
-        import numpy
-
-        self.made: dict[str, Tensor | QuantisedWeight] = {}
-        super().__init__(self.made, "random weights")
-        self.type = block_type("RandomWeights", kind)
-        self.biases = tuple(biases)
-        self.device = device
-        self.generator = numpy.random.default_rng(seed)
-
-    def has(self, name: str) -> bool:
-        return name in self.made or name.endswith(self.biases)
-
-    def matrix(self, name: str, *shape: int) -> Tensor | QuantisedWeight:
-        if name not in self.made:
-            is_quantised = len(shape) > 1 and self.type.name not in PLAIN and shape[-1] % self.type.size == 0
-            self.made[name] = (
-                self._blocks(shape) if is_quantised else self._numbers(shape, name.endswith("norm.weight"))
-            )
-        return super().matrix(name, *shape)
-
-    def _numbers(self, shape: tuple[int, ...], is_norm: bool) -> Tensor:
-        """Normal numbers that keep the size of what they multiply; norms around 1."""
-        values = self.generator.standard_normal(shape, dtype="float32")
-        scaled = 1 + 0.1 * values if is_norm else values * (shape[-1] ** -0.5 if len(shape) > 1 else 0.1)
-        return Tensor(scaled, device=self.device, dtype=dtypes.float32)
-
-    def _blocks(self, shape: tuple[int, ...]) -> QuantisedWeight:
-        """Blocks of any bytes but for float16 scales, which are small in the formats that begin with one."""
-        count = math.prod(shape) // self.type.size
-        blocks = self.generator.integers(0, 256, (count, self.type.nbytes), dtype="uint8")
-        scales = (self.generator.uniform(0.5, 1, (count, 1)) * 0.2 * shape[-1] ** -0.5).astype("float16")
-        blocks[:, :2] = scales.view("uint8")
-        made = Tensor(blocks, device=self.device, dtype=dtypes.uint8)
-        return QuantisedWeight(self.type.name, shape, made)

@@ -112,16 +112,3 @@ class _Span:
         self.partly: list[tuple[int, int, int, int]] = []
         self.wholly = _Intervals()
         self.anytime = _Intervals()
-
-
-def check_placement(items: Sequence[Item], slots: Sequence[Slot], offsets: Sequence[tuple[int, int]]) -> str | None:
-    """None, or which two temps that are alive together share memory."""
-    lives = lifetimes(items)
-    rows = [(slots[n].device, offset, offset + slots[n].nbytes, *lives[n], n) for n, offset in offsets]
-    for position, (device, start, stop, first, last, number) in enumerate(rows):
-        for other_device, other_start, other_stop, other_first, other_last, other in rows[position + 1 :]:
-            meets_in_time = first <= other_last and other_first <= last
-            meets_in_space = start < other_stop and other_start < stop
-            if device == other_device and meets_in_time and meets_in_space:
-                return f"temps {number} and {other} share bytes {max(start, other_start)}..{min(stop, other_stop)}"
-    return None
