@@ -137,3 +137,13 @@ def test_few_taps_of_many_channels_are_one_matrix_product(name: str, dtype: DTyp
         assert max(summed) <= image[1]
         for ours, wanted in zip([found, *results(*placed)[1:]], expected, strict=True):
             np.testing.assert_array_equal(ours.float().numpy(), wanted)
+
+
+def test_a_factor_of_one_number_has_no_order() -> None:
+    """The slope of a sum is one number, broadcast: it has no axis that could be the last in memory."""
+    x, weight = (np.ones(shape, np.float32) for shape in ((3, 29, 8, 7), (29, 2, 1, 2)))
+    cores = cuda_target().tensor_cores
+    with emulated_card(cores=1, launch_clocks=0.0, tensor_cores=cores):
+        image, taps = Tensor(x, device=NAME), Tensor(weight, device=NAME)
+        (slope,) = image.conv_transpose2d(taps, dilation=2).sum().gradient(image)
+        np.testing.assert_array_equal(slope.numpy(), np.full(x.shape, 4, np.float32))

@@ -277,7 +277,8 @@ def _short_rows(
     found: list[tuple[_Factor, int]] = []
     for factor, loops, good in zip(factors, own, is_good, strict=True):
         last = _last_long_axis(factor.base)
-        if not factor.is_plain or factor.indices[last] not in (*loops, *inner):
+        # A single number that is broadcast has no axis.
+        if not factor.is_plain or not factor.indices or factor.indices[last] not in (*loops, *inner):
             return None
         if not all(factor.is_one_loop(group, factor.indices[last]) for group in (loops, inner)):
             return None
