@@ -30,6 +30,7 @@ from tilewright.schedule.memory import place_temps
 from tilewright.schedule.operand_order import order_operands
 from tilewright.schedule.order import ItemBuilder, find_devices
 from tilewright.schedule.reduction import split_reduction
+from tilewright.schedule.result_order import order_results
 from tilewright.schedule.transposed import operands_to_transpose
 from tilewright.schedule.uses import Plan
 
@@ -236,7 +237,7 @@ def prepare_graph(outputs: Sequence[UOp], target: Target) -> tuple[list[UOp], tu
             has_waiting = True
         made = node.with_src(src)
         indexed = indexed_reduction(made, target)
-        split = indexed or deviations.split(node, made) or split_reduction(made, target)
+        split = indexed or deviations.split(node, made) or order_results(made, target) or split_reduction(made, target)
         if split is not None:
             note_line(split, node.line, made.src[0])
             if indexed is not None:
