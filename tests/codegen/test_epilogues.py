@@ -25,8 +25,8 @@ TARGET = replace(cpu_target(), vector_bytes=16, vector_registers=32, cores=1, do
 Epilogue = Callable[[Tensor], Tensor]
 
 
-def optimised(epilogue: Epilogue) -> UOp:
-    value = epilogue(Tensor.empty(96, 64) @ Tensor.empty(64, 128))
+def optimised(epilogue: Epilogue, depth: int = 64) -> UOp:
+    value = epilogue(Tensor.empty(96, depth) @ Tensor.empty(depth, 128))
     (ast,) = [item.ast for item in schedule([value.uop], "CPU").items if item.ast is not None]
     return optimise(ast, TARGET)
 
@@ -49,6 +49,20 @@ def test_a_long_epilogue_is_a_loop(epilogue: Epilogue, is_looped: bool) -> None:
     assert loops(lower(sink, TARGET).body) - loops(lower(plain, TARGET).body) == int(is_looped)
 
 
+@pytest.mark.parametrize(("depth", "is_looped"), [(64, 0), (2048, 1)])
+def test_behind_many_terms_a_shorter_epilogue_is_a_loop(depth: int, is_looped: int) -> None:
+    """As in the gradient of an LSTM."""
+    factors = [Tensor.empty(96, 128) for _ in range(6)]
+
+    def epilogue(x: Tensor) -> Tensor:
+        for factor in factors:
+            x = (x + factor) * factor
+        return x
+
+    sink, plain = optimised(epilogue, depth), optimised(lambda x: x, depth)
+    assert loops(lower(sink, TARGET).body) - loops(lower(plain, TARGET).body) == is_looped
+
+
 def test_threads_of_a_work_group_keep_their_sums_in_registers() -> None:
     sink = optimised(Tensor.gelu)
     assert loop_epilogues(sink, python_target()) is sink
@@ -63,7 +77,7 @@ def results(rows: int, depth: int, columns: int, epilogue: Callable[[Tensor, Ten
     return epilogue(left @ right, bias).numpy()
 
 
-@pytest.mark.parametrize(("rows", "depth", "columns"), [(96, 64, 128), (7, 5, 33), (50, 17, 100), (13, 96, 48)])
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(96, 64, 128), (7, 5, 33), (50, 17, 100), (5, 1700, 48)])
 @pytest.mark.parametrize(
     "epilogue",
     [
@@ -71,6 +85,7 @@ def results(rows: int, depth: int, columns: int, epilogue: Callable[[Tensor, Ten
         lambda x, bias: (x + bias).gelu().T.contiguous(),
         lambda x, bias: (x * bias).sin() + x.tanh(),
         lambda x, bias: Tensor.stack([(x + bias).gelu(), x]),
+        lambda x, bias: ((((x + bias) * x - bias) * x + bias) * x - bias) * x + bias,
     ],
 )
 def test_sums_have_the_same_bits_in_a_loop(
