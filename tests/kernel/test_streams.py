@@ -141,6 +141,16 @@ def test_columns_that_half_of_the_registers_hold_are_not_spilled(target: Target)
     (does_not_spill if is_held else spills)(made)
 
 
+@pytest.mark.parametrize("columns", [42, 57, 33])
+def test_a_row_that_registers_hold_is_read_once(columns: int) -> None:
+    """A core read 16384 rows of 42 floats twice, 24 columns at a time: 223 us, with vectors that overlap 106."""
+    made = chosen_for(column_sums(16384, columns), replace(WIDE, vector_bytes=16, cores=1))
+    does_not_spill(made)
+    assert made.count(AxisType.UPCAST) == -(-columns // 4) * 4
+    assert not made.view.of_kind(AxisType.LOOP)
+    assert not any(len(access.src) > 2 for access in made.view.accesses)
+
+
 @pytest.mark.parametrize("rows", [31, 32, 33])
 def test_rows_are_spilled_from_half_of_a_cores_cache_on(rows: int) -> None:
     """The threshold is a fact of the target: half of 1 MiB are 32 rows of 4096 floats. Larger matrices that the last

@@ -24,6 +24,7 @@ from tilewright.kernel.templates.measured import (
     SPILL_SHARE,
 )
 from tilewright.kernel.templates.opt_builder import OptBuilder, best_divisor
+from tilewright.kernel.templates.sharing import may_be_serial
 from tilewright.kernel.transforms.block import check_block
 from tilewright.kernel.transforms.spill import check_spill
 from tilewright.kernel.transforms.thread import check_thread
@@ -106,7 +107,10 @@ def stream_rows(builder: OptBuilder, axis: UOp, vectors: int, lanes: int) -> Non
     """Accumulates `vectors` of a row at a time: in registers where they suffice, else spilled, with several rows at a
     time for each spill. Parts of a row are parallel."""
     if builder.view.of_kind(AxisType.UPCAST) or not is_spilled(builder.view, axis, lanes):
-        builder.vectorise(axis, min(vectors, builder.target.vector_registers // 2), lanes)
+        # Two tiles would each read all rows: where they may, the vectors of a row overlap instead.
+        overlaps = may_be_serial(builder.view, axis)
+        vectors = -(-size_of(axis) // lanes) if overlaps else vectors
+        builder.vectorise(axis, min(vectors, builder.target.vector_registers // 2), lanes, overlaps)
         return
     itemsize = min(load.dtype.itemsize for load in builder.view.loads if stride(load, axis) == 1)
     # A row has more than half of the registers, so that a loop over its tiles is left.
