@@ -468,3 +468,10 @@ def test_other_running_reductions_stay_as_they_are() -> None:
         np.testing.assert_array_equal(given(x).cumsum(0).numpy(), x.cumsum(0))
         np.testing.assert_array_equal(given(x.T.copy()).cummax(1)[0].numpy(), np.maximum.accumulate(x.T, 1))
         assert not any(program.name == "scan_rows" for program in card.programs)
+
+
+def test_threads_of_a_row_are_enough_for_what_it_stores() -> None:
+    """A row of 279841 elements less the sum of 69 parts of it had as many threads as the sum."""
+    parts, rows = build.reduce_axis(Ops.ADD, leaf(0, 120, 69), (1,)), leaf(1, 120, 529 * 529)
+    made = chosen(build.alu(Ops.SUB, rows, build.expand(build.reshape(parts, (120, 1)), rows.shape)))
+    assert made.threads >= 512

@@ -209,7 +209,8 @@ def share_rows(builder: GroupOptBuilder) -> None:
     outputs = output_loops(view)
     inner = [loop for loop in outputs if not all(loop in node.ranges for node in main_reductions(view))]
     fast = [loop for loop in inner if any(stride(store, loop) == 1 for store in view.stores)]
-    longest = max(axes, key=size_of)
+    # What is stored for a row may be longer than what is left to sum of it.
+    longest = max([*axes, *fast], key=size_of)
     lanes = builder.lanes
     rows = math.prod(size_of(loop) for loop in outputs if loop not in inner)
     vectors = size_of(longest) // lanes if is_aligned(view, longest, lanes) else -(-size_of(longest) // lanes)
