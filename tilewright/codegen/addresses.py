@@ -5,7 +5,7 @@ constants for the elements of a tile."""
 from __future__ import annotations
 
 from tilewright.base.dtype import DType, dtypes, wrap_int
-from tilewright.codegen.tiles import is_tile_expression
+from tilewright.codegen.tiles import is_tile_expression, tile_part
 from tilewright.graph.affine import Affine, affine, from_affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
@@ -19,9 +19,29 @@ def split_addresses(sink: UOp) -> UOp:
     """
 
     def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
+        if node.op in (Ops.CMPEQ, Ops.CMPNE):
+            return split_comparison(node, src)
         return node.with_src((src[0], split_position(src[1]), *src[2:])) if node.op is Ops.INDEX else None
 
     return map_graph(sink, visit)
+
+
+def split_comparison(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
+    """
+    before: x == i*8 + u           u a tile axis, x free of them
+    after:  x - i*8 == u           one subtraction for the tile, and vectors of constants
+
+    Integers wrap, so both are equal for the same x.
+    """
+    for value, other in (src, src[::-1]):
+        if other.op is not Ops.CAST or other.src[0].dtype is not dtypes.index or not value.dtype.is_int:
+            continue
+        base, steps = tile_part(split_position(other.src[0]))
+        if base is not None and steps and not any(axis.arg.kind.is_tile for axis in (*value.ranges, *base.ranges)):
+            tile = from_affine(Affine(dict(steps), 0))
+            moved = UOp(Ops.SUB, value.dtype, (value, UOp(Ops.CAST, value.dtype, (base,))))
+            return UOp(node.op, node.dtype, (moved, UOp(Ops.CAST, value.dtype, (tile,))))
+    return None
 
 
 def split_position(position: UOp) -> UOp:

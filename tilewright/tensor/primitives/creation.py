@@ -232,8 +232,7 @@ class CreationMixin(ElementwiseMixin, ShapeMixin):
             message = f"dtype {self.dtype.name} names no positions"
             raise DTypeError("one_hot", message, "cast to an integer dtype first")
         check_whole("one_hot", "num_classes", num_classes, least=0)
-        # What is in range is compared in 32 bits where they suffice.
-        kind = dtypes.int32 if num_classes <= 1 << 31 else dtypes.int64
-        classes = self.arange(num_classes, device=self.device, dtype=kind)
+        # Compared in the dtype of the result: to widen a vector of comparisons takes longer than to compare wide ones.
+        classes = self.arange(num_classes, device=self.device, dtype=dtypes.int64)
         checked = self._new(checked_classes("one_hot", self.uop, num_classes))
-        return checked.cast(kind).unsqueeze(-1).eq(classes).cast(dtypes.int64)
+        return checked.cast(dtypes.int64).unsqueeze(-1).eq(classes).cast(dtypes.int64)
