@@ -11,7 +11,6 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -43,10 +42,6 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 settings.register_profile("fresh", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("tests", settings.get_profile("fresh"), derandomize=True)
 settings.load_profile("tests")
-
-
-FEW_TENSORS = 100
-max_live = FEW_TENSORS
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -102,20 +97,6 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol() -> Generator[None, object, object]:
-    """Collects garbage where many tensors are alive. Those in the frames of an expected error are in a cycle, and an
-    update in place looks at every live one."""
-    from tilewright.engine.memory import live
-
-    global max_live
-    result = yield
-    if len(live.tensors()) > max_live:
-        gc.collect()
-        max_live = 2 * len(live.tensors()) + FEW_TENSORS
-    return result
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
