@@ -91,6 +91,15 @@ def test_no_vector_of_a_join_selects_by_masks(shape: tuple[int, ...], axis: int)
     )
 
 
+@pytest.mark.parametrize("last", [2, 3, 5])
+def test_rows_of_few_elements_are_no_phases(last: int) -> None:
+    """A join of 2x2x24576x2 along 2 took 263 us, cut into parts 105 (torch 97): its two columns were vectors of their
+    own, as if loads had interleaved them."""
+    x = Tensor.empty(2, 2, 2048, last)
+    (ast,) = kernels_of(x.cat(x, dim=2).contiguous())
+    assert choose_plan(view_kernel(prepare_kernel(ast), ONE_CORE)).opts[0].op is CUT
+
+
 def test_masks_of_one_tile_are_constants_and_stay() -> None:
     """Rows of 12 elements, of which 7 are copied: three vectors, whose masks cost nothing."""
     (ast,) = kernels_of(Tensor.empty(20_000, 7).pad(((0, 0), (3, 2))).contiguous())

@@ -159,6 +159,11 @@ def _axes_and_accesses(nodes: tuple[UOp, ...]) -> tuple[tuple[UOp, ...], ...]:
     return tuple(sorted(users, key=order)), tuple(reduces), tuple(index_nodes), tuple(accesses), tuple(stores)
 
 
+def is_indirect(access: UOp, axis: UOp) -> bool:
+    """Whether each iteration of a loop accesses memory at an index that it loads."""
+    return any(node.op is Ops.LOAD and axis in node.ranges for node in toposort(access.src[1]))
+
+
 def stride(access: UOp, axis: UOp) -> int | None:
     """The stride of an access along the axis, in elements; None where it is not constant."""
     position = access.src[1]

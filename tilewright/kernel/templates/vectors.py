@@ -22,8 +22,8 @@ from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import OptOps
 from tilewright.graph.text.arguments import axis_name
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import size_of, toposort
-from tilewright.kernel.axes import KernelView, is_counted, is_uniform, stride
+from tilewright.graph.walk import size_of
+from tilewright.kernel.axes import KernelView, is_counted, is_indirect, is_uniform, stride
 from tilewright.kernel.templates.measured import (
     BOX_SHARE,
     BRIEF_WORK,
@@ -145,11 +145,6 @@ def vectorise_inner(builder: OptBuilder) -> None:
     add_streams(builder)
 
 
-def is_indirect(access: UOp, axis: UOp) -> bool:
-    """Whether each iteration of a loop accesses memory at an index that it loads."""
-    return any(node.op is Ops.LOAD and axis in node.ranges for node in toposort(access.src[1]))
-
-
 def tile_along(builder: OptBuilder, axis: UOp, lanes: int) -> None:
     """A tile of vectors along the axis, and of rows where that reuses a load."""
     view, registers = builder.view, builder.target.vector_registers // 2
@@ -268,7 +263,8 @@ def interleaved_axes(view: KernelView) -> tuple[UOp, UOp] | None:
             is_apart = all(stride(store, axis) == size_of(phase) for store in view.stores)
             # A load outside the sum may be interleaved like the stores. Since phases are unrolled, the element that
             # each loads, such as one of a window, may be any expression.
-            are_alike = all(stride(load, axis) in (0, 1, size_of(phase)) for load in loads)
+            steps = {stride(load, axis) for load in loads}
+            are_alike = steps <= {0, 1, size_of(phase)} and steps != {size_of(phase)}  # else nothing is interleaved
             if is_apart and size_of(axis) > MAX_NEAR_STEP and are_alike:
                 return axis, phase
     return None
