@@ -35,7 +35,6 @@ from tilewright.kernel.templates.measured_groups import (
     CLOCKS_PER_LOAD,
     CLOCKS_PER_PARTIAL,
     GROUP_THREADS,
-    LOADS_IN_FLIGHT,
     MAX_PADDED,
     ROWS_PER_THREAD,
     SHORT_ROW,
@@ -342,18 +341,19 @@ def share_columns(builder: GroupOptBuilder) -> None:
 
 
 def column_lanes(view: KernelView, axis: UOp) -> int:
-    """The adjacent columns of a thread: as many short elements as have the bytes of a sum, where all accesses along the
-    contiguous output loop are aligned. A vector of sums would take as long to combine as the threads that it saves."""
+    """The adjacent columns of a thread: a vector of sums, where all accesses along the contiguous output loop are
+    aligned."""
     along = [access for access in view.accesses if axis in access.ranges]
-    lanes = max(1, SUM_BYTES // max(access.dtype.itemsize for access in along))
+    lanes = view.target.vector_bytes // max(SUM_BYTES, *(access.dtype.itemsize for access in along))
     is_vector = all(stride(access, axis) in (0, 1) for access in along) and is_aligned(view, axis, lanes)
     return lanes if is_vector else 1
 
 
 def share_column(builder: GroupOptBuilder, axis: UOp, amount: int) -> None:
     """Distributes a reduction over `amount` threads, each of which has several loads on their way at a time."""
-    powers = (1 << power for power in reversed(range(LOADS_IN_FLIGHT.bit_length())))
-    several = next((count for count in powers if may_pad(axis, count * amount)), 1)
+    several = builder.target.independent_vectors
+    if not may_pad(axis, several * amount):
+        several = 1
     rest = builder.split(OptOps.GROUP, builder.fill_up(axis, several * amount), amount)
     if rest is not None and several > 1:
         builder.split(OptOps.UNROLL, rest, several)

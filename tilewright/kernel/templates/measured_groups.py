@@ -23,9 +23,8 @@ MAX_PADDED = 1.25
 # Clocks of an iteration of a reduction across memory, whose load overlaps with those of others; and of one thread to
 # combine the result of another in local memory.
 CLOCKS_PER_LOAD, CLOCKS_PER_PARTIAL = 100, 10
-# Bytes of a sum in local memory; and the loads of so many bytes that keep memory busy where a thread has one reduction.
+# Bytes of a sum in local memory, at least.
 SUM_BYTES = 4
-LOADS_IN_FLIGHT = 8
 # An operand with this many times fewer accesses than the largest counts as small.
 SMALL_OPERAND = 16
 
