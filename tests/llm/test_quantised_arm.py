@@ -128,6 +128,7 @@ def test_weights_of_the_next_rows_are_prefetched(targets: dict[str, Target], kin
     assert program.streams == (1,)
     pointers = re.findall(r"llvm.prefetch.p0\(ptr (%\w+)", text)
     ahead = [re.search(rf"  {each} = getelementptr i8, ptr (%\w+), i64 (\d+)", text) for each in pointers]
-    assert {int(found[2]) for found in ahead if found} == {2 * weights.shape[1]}
+    distance = 2 * weights.shape[1]  # no multiple of a line: the last byte of a vector may be in the next one
+    assert {int(found[2]) for found in ahead if found} == {distance, distance + 15}
     assert len(ahead) >= 2
     assert all(re.search(rf"load <\d+ x i8>, ptr {found[1]}\b", text) for found in ahead if found)
