@@ -74,7 +74,7 @@ def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
     if parts is not None and results == 1 and not group_cores and is_along_memory and not inner:
         parts = parts if source.shape[axis] // parts % LINE == 0 else None
     wanted = min(RESULTS_PER_CORE * group_cores // results, MAX_GROUP_PARTS, work // results // MIN_PART)
-    if parts is None or 2 * parts < wanted:
+    if not group_cores or parts is None or 2 * parts < wanted:
         merged = _merge_reduced(node, axis, is_contiguous=not group_cores)
         if merged is not None:
             return build.reshape(split_reduction(merged, target) or merged, node.shape)
