@@ -259,14 +259,14 @@ def test_sums_are_vectorised_along_pixels_and_not_along_channels(
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.int32, np.uint8])
-def test_classes_are_compared_in_32_bits(dtype: type) -> None:
-    """Comparing in 64 bits takes twice as many vectors."""
+def test_classes_are_compared_in_the_dtype_of_the_result(dtype: type) -> None:
+    """1000 of 1000 classes took 428 us with 32 bits, whose vectors are widened, and 330 with 64 bits."""
     labels = np.array([2, 0, 6, 5], dtype)
     made = Tensor(labels).one_hot(7)
     np.testing.assert_array_equal(made.numpy(), np.eye(7, dtype=np.int64)[labels.astype(np.int64)])
     (ast,) = kernels_of(Tensor.empty(4000, dtype="int64").contiguous().realize().one_hot(300))
     compared = [node for node in view_kernel(ast).nodes if node.op is Ops.CMPEQ]
-    assert all(node.src[0].dtype.itemsize <= 4 for node in compared)
+    assert all(node.src[0].dtype is dtypes.int64 for node in compared)
 
 
 @pytest.mark.parametrize(("batch", "is_fast"), [(1, False), (4, True)])
