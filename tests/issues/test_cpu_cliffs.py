@@ -4,6 +4,7 @@ look like."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from fractions import Fraction
 from typing import Any
@@ -250,6 +251,28 @@ def test_phases_are_read_at_stride_1() -> None:
     assert all(len(access.src) == 2 for access in view.accesses)
     along = next(loop for loop in view.axes if all(stride(access, loop) == 1 for access in view.stores))
     assert {stride(access, along) for access in view.accesses} == {0, 1}
+
+
+@pytest.mark.parametrize(("channels", "groups", "dilation"), [(4, 2, 2), (4, 2, 1), (2, 1, 2)])
+def test_products_for_few_channels_are_stored_before_strided_windows_read_them(
+    channels: int, groups: int, dilation: int
+) -> None:
+    """The gradient of 2x4x4089 convolved at stride 2 multiplied inside the sum over its windows, under masks."""
+    random = np.random.default_rng(7)
+    x = Tensor(random.integers(-3, 4, (2, channels, 89)).astype(np.float32), requires_grad=True)
+    weight = random.integers(-3, 4, (48, channels // groups, 3)).astype(np.float32)
+    result = x.conv2d(Tensor(weight), stride=2, dilation=dilation, groups=groups)
+    slopes = random.integers(-3, 4, result.shape).astype(np.float32)
+    gradient = result.gradient(x, gradient=Tensor(slopes))[0]
+    first, *others = kernels_of(gradient)
+    assert len(view_kernel(first).reduces) == 1
+    assert others
+    expected, own = np.zeros(x.shape, np.float32), 48 // groups
+    for k, c in itertools.product(range(3), range(channels)):
+        of_group = slice(c // (channels // groups) * own, (c // (channels // groups) + 1) * own)
+        taps = weight[of_group, c % (channels // groups), k]
+        expected[:, c, k * dilation :: 2][:, : slopes.shape[2]] += np.einsum("f,bfl->bl", taps, slopes[:, of_group])
+    np.testing.assert_array_equal(gradient.numpy(), expected)
 
 
 def test_gradients_of_strided_windows_of_odd_size_have_no_division() -> None:

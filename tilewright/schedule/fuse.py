@@ -58,7 +58,7 @@ MAX_GROUP_WORK = 1 << 15
 COLUMN_THREADS = 128
 # How often a sum may be recomputed per element inside a short sum, whose windows overlap.
 MAX_OVERLAP = 3
-# The fewest terms of a contraction for which its results are stored before strided windows read them: fused, its loops
+# The fewest terms of a sum for which its results are stored before strided windows read them: fused, its loops
 # would go over phases and leave no register tile.
 MIN_TILED_TERMS = 12
 MAX_STORES = 8
@@ -239,9 +239,8 @@ class _Decisions:
         if is_reducing(use):
             if not use.in_short or self.plan.steps_of(use) > MAX_OVERLAP * elements:
                 return self._refuse("inside another sum it would be taken for each of that sum's terms")
-            terms = max_count(node.src[0].shape) // elements if self.facts[node].is_contraction else 0
-            if terms >= MIN_TILED_TERMS and reads_residues(use):
-                return self._refuse("windows at a stride leave a contraction inside their sum no register tile")
+            if max_count(node.src[0].shape) >= MIN_TILED_TERMS * elements and reads_residues(use):
+                return self._refuse("windows at a stride leave a sum inside their sum no register tile")
             return self._accept_rows(node, use)
         count = math.prod(size_of(row) for row in ranges_of(use.element))
         # Rows that are padded to a whole number of vectors read a little past their end. A mask that removes elements
