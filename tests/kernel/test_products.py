@@ -326,7 +326,10 @@ def test_long_sums_of_packed_rows_are_taken_in_blocks(shape: tuple[int, int, int
 
 
 @pytest.mark.parametrize(("shape", "target"), [*zip([(97, 6, 64), (90, 11, 53), (97, 13, 16)], TARGETS)])
-def test_rows_packed_in_blocks_outside_of_the_columns(shape: tuple[int, int, int], target: str) -> None:
+def test_rows_packed_in_blocks_outside_of_the_columns(
+    shape: tuple[int, int, int], target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed_products, "SHORT_SUM", 1)
     rows, depth, columns = shape
     ast = matrices(rows, depth, columns, (1, rows, columns, 1))
     small = replace(TARGETS[target], max_local_bytes=(4 * columns + 4 * rows) * depth, core_cache_bytes=1 << 20)
@@ -371,6 +374,19 @@ def test_results_of_short_sums_are_written_by_whole_rows(rows: int, depth: int, 
     assert (outermost % 1236 == 0) is (depth <= packed_products.SHORT_SUM)
     assert packs(made) == 1
     keeps_the_cores_busy(made)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(192, 28, 15603), (1879, 22, 3087)])
+def test_results_of_short_sums_of_packed_rows_are_written_row_by_row(
+    rows: int, depth: int, columns: int, cores: int
+) -> None:
+    """The gradient of a weight for a few examples: a column of tiles touched a page of memory for each of its rows."""
+    target = replace(LARGE_CACHES, cores=cores, max_local_bytes=8 << 20, core_cache_bytes=2 << 20)
+    made = Chosen(matrices(rows, depth, columns, (1, rows, columns, 1)), target)
+    results = made.view.stores[-1]
+    innermost = [axis for axis in made.view.of_kind(AxisType.LOOP) if axis in results.ranges][-1]
+    assert 0 < (stride(results, innermost) or 0) < columns
 
 
 @pytest.mark.parametrize("cores", [1, 2, 4])

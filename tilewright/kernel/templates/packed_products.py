@@ -157,8 +157,9 @@ class PackedProduct(PackedNest):
     def _packs_blocks_of_rows(self, lanes: int, width: int) -> bool:
         """Whether blocks of rows are the outer loop: the left factor is packed, but not once for all blocks of columns,
         and the memory for panels holds all columns of the right factor, or of one block of a long sum. The length of
-        that block does not depend on the number of cores."""
-        is_plain = self.dot is None and len(self.view.reduces) == 1 and self.is_large
+        that block does not depend on the number of cores. The results of a short sum take longer to write than to
+        compute, and would be written a short piece of each row at a time."""
+        is_plain = self.dot is None and len(self.view.reduces) == 1 and self.is_large and self.depth > SHORT_SUM
         loops = self.view.of_kind(AxisType.LOOP)
         is_alone = all(axis in (self.product.rows, self.product.columns) for axis in loops)
         if not (is_plain and is_alone and self.has_neighbouring_rows() and self.is_right_packed()):
