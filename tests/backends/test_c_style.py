@@ -264,6 +264,7 @@ def emulated(name: str, wanted: tuple[str, ...]) -> list[int]:
     return folded(name, "PYTHON", wanted)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("setting", COMPILED, ids=lambda setting: setting.label)
 @pytest.mark.parametrize("name", DTYPES)
 def test_every_op_agrees_with_the_emulator(setting: Setting, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
