@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -16,10 +15,12 @@ from tests.engine.search_faults import SIGN
 from tilewright import Context, Tensor
 from tilewright.base.events import Event, subscribe
 from tilewright.engine.compilation.compile import forget_kernels
-from tilewright.engine.compilation.search.beam import find_opts, forget_searches
+from tilewright.engine.compilation.search import beam
+from tilewright.engine.compilation.search.beam import find_opts
 from tilewright.engine.compilation.search.process import Process, Timeouts
-from tilewright.engine.compilation.search.store import read_search, search_folder
+from tilewright.engine.compilation.search.store import read_search
 from tilewright.graph.uop import UOp
+from tilewright.runtime.cache import cache_folder
 from tilewright.runtime.device import open_driver
 
 
@@ -27,10 +28,10 @@ from tilewright.runtime.device import open_driver
 def own_cache(tmp_path: Path) -> Iterator[None]:
     with Context(TILEWRIGHT_CACHE_DIR=str(tmp_path), CACHE=1, BEAM=1, BEAM_CANDIDATES=12, BEAM_SECONDS=3600):
         forget_kernels()
-        forget_searches()
+        beam._searched.clear()
         yield
     forget_kernels()
-    forget_searches()
+    beam._searched.clear()
 
 
 def small_kernel() -> UOp:
@@ -39,10 +40,12 @@ def small_kernel() -> UOp:
     return item.ast
 
 
+def search_folder() -> Path:
+    return Path(cache_folder()) / "search"
+
+
 def searches() -> list[dict[str, object]]:
-    if not os.path.isdir(search_folder()):
-        return []
-    return [json.loads((Path(search_folder()) / name).read_text()) for name in sorted(os.listdir(search_folder()))]
+    return [json.loads(path.read_text()) for path in sorted(search_folder().glob("*"))]
 
 
 def test_a_searched_kernel_gives_the_right_result_and_is_looked_up_next_time() -> None:
@@ -58,7 +61,7 @@ def test_a_searched_kernel_gives_the_right_result_and_is_looked_up_next_time() -
     assert seen[-1]["device"] == "CPU"
     measured = len(seen)
     forget_kernels()
-    forget_searches()
+    beam._searched.clear()
     with subscribe(seen.append, kinds=("search",)):
         np.testing.assert_array_equal((Tensor(left) @ Tensor(right)).numpy(), left @ right)
     assert len(seen) == measured, "the records answer, nothing is measured again"
@@ -103,7 +106,7 @@ def test_records_move_to_another_cache_folder(tmp_path: Path) -> None:
     opts = find_opts(small_kernel(), "CPU")
     other = tmp_path / "another machine"
     shutil.copytree(search_folder(), other / "search")
-    forget_searches()
+    beam._searched.clear()
     seen: list[Event] = []
     with Context(TILEWRIGHT_CACHE_DIR=str(other)), subscribe(seen.append, kinds=("search",)):
         assert find_opts(small_kernel(), "CPU") == opts
@@ -114,10 +117,9 @@ def test_records_move_to_another_cache_folder(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_damaged_record_is_made_anew() -> None:
     find_opts(small_kernel(), "CPU")
-    (name,) = os.listdir(search_folder())
-    path = Path(search_folder()) / name
+    (path,) = search_folder().iterdir()
     path.write_text(path.read_text()[:100])
-    forget_searches()
+    beam._searched.clear()
     assert read_search(small_kernel(), open_driver("CPU").target) is None
     find_opts(small_kernel(), "CPU")
     assert read_search(small_kernel(), open_driver("CPU").target) is not None

@@ -55,7 +55,7 @@ ZERO = const(dtypes.float32, 0.0)
 
 def test_passes_run_in_order_and_are_timed_and_told() -> None:
     seen: list[tuple[Any, ...]] = []
-    events.reset_stage_times()
+    events.pass_times.clear()
     state = Sum(ZERO)
     with events.subscribe(lambda e: seen.append((e.kind, e["name"], e["graph"])), ("pass-start", "pass-end")):
         run_passes("test", (ADD, MAY_ADD), state)

@@ -18,7 +18,7 @@ import pytest
 
 from tilewright import Context, Tensor
 from tilewright.engine.compilation.compile import forget_kernels
-from tilewright.engine.compilation.search.store import read_search, search_folder, write_search
+from tilewright.engine.compilation.search.store import read_search, write_search
 from tilewright.engine.planning.plan import forget_schedules
 from tilewright.graph.records import Opt, OptOps
 from tilewright.kernel.search import Search, Trial
@@ -300,12 +300,12 @@ def test_damaged_records_of_a_search_count_as_none(folder: Path, damage: Damage)
         kept = read_search(item.ast, target)
         assert kept is not None
         assert kept.trials == found.trials
-        (path,) = Path(search_folder()).iterdir()
+        (path,) = (folder / "search").iterdir()
         damage(path, random.Random(seed))
         damaged = read_search(item.ast, target)
         # A file of one's own that lost its read permission is still read by the superuser.
         assert damaged is None or (damage is _become_unreadable and os.geteuid() == 0)
-        for left in Path(search_folder()).iterdir():
+        for left in (folder / "search").iterdir():
             shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
 
 
@@ -316,7 +316,7 @@ def test_the_records_of_one_search_are_not_anothers(folder: Path) -> None:
         assert kernel is not None
         trial = Trial((), seconds, "")
         write_search(kernel, target, Search({(): trial}, True))
-    first, second = Path(search_folder()).iterdir()
+    first, second = (folder / "search").iterdir()
     one, other = first.read_bytes(), second.read_bytes()
     first.write_bytes(other)
     second.write_bytes(one)

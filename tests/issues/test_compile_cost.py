@@ -12,6 +12,7 @@ import pytest
 from tests.backends.llvm_texts import record_texts
 from tilewright import Context, Tensor
 from tilewright.backends.cpu.code import llvm
+from tilewright.backends.cpu.host.processors import this_processor
 
 HIDDEN = re.compile(r"(%v\d+) = call (i\d+) @llvm\.expect\.i\d+\(i\d+ (%loop\d+)\.i, i\d+ 0\)")
 FENCE = re.compile(r"  (%v\d+) = call (<\d+ x float>) @llvm\.arithmetic\.fence\.\w+\(<\d+ x float> (%v\d+)\)\n")
@@ -50,7 +51,7 @@ def test_far_loops_alone_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     assert loops > 3
 
 
-@pytest.mark.skipif(llvm.host_vector()[0] < 32, reason="a transposition in registers of 16 bytes has one kind of round")
+@pytest.mark.skipif(this_processor().vector()[0] < 32, reason="16-byte registers transpose in one kind of round")
 def test_a_fence_is_no_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
     x = Tensor(np.arange(4096, dtype=np.float32).reshape(64, 64)).realize()
     texts = record_texts(monkeypatch)

@@ -13,7 +13,7 @@ import numpy as np
 from tilewright import Tensor, dtypes
 from tilewright.llm.config import Config, Experts, Latent, Rope
 from tilewright.llm.model import Transformer
-from tilewright.llm.quantised.types import PLAIN, block_type
+from tilewright.llm.quantised.types import block_type
 from tilewright.llm.quantised.weight import QuantisedWeight
 from tilewright.llm.rope_scaling import linear_factors
 from tilewright.llm.weights import Weights
@@ -132,7 +132,8 @@ class RandomWeights(Weights):
 
     def matrix(self, name: str, *shape: int) -> Tensor | QuantisedWeight:
         if name not in self.made:
-            is_quantised = len(shape) > 1 and self.type.name not in PLAIN and shape[-1] % self.type.size == 0
+            is_block = self.type.name not in ("F32", "F16", "BF16")
+            is_quantised = len(shape) > 1 and is_block and shape[-1] % self.type.size == 0
             self.made[name] = (
                 self._blocks(shape) if is_quantised else self._numbers(shape, name.endswith("norm.weight"))
             )

@@ -316,13 +316,6 @@ stage_times: dict[str, int] = {}
 pass_times: dict[tuple[str, str], int] = {}
 
 
-def reset_stage_times() -> None:
-    """Forget the times of stages and passes, so that what follows is measured alone."""
-    with _lock:
-        stage_times.clear()
-        pass_times.clear()
-
-
 def add_pass_time(stage: str, name: str, nanoseconds: int) -> None:
     """Count the time of one run of a pass."""
     with _lock:

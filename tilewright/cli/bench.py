@@ -19,14 +19,13 @@ from tilewright.cli.peaks import Peaks, machine_peaks
 from tilewright.cli.picture import check_plotting, save_roofline
 from tilewright.cli.programs import Script, find_program
 from tilewright.cli.roofline import Report, report_runs
-from tilewright.debug.layout import make_console
+from tilewright.debug.layout import TABLE_WIDTH, make_console
 from tilewright.debug.watch import KernelRun, watch_runs
 from tilewright.runtime.device import canonical_device, open_driver
 
 WORKLOADS = Path(__file__).parent / "workloads"
 # A built-in workload is run once to be compiled; then the round whose kernels took the least time counts.
 ROUNDS = 5
-PLAIN_WIDTH = 200  # of a table that is not printed to a terminal
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ def run_bench(request: BenchRequest) -> int:
 
 
 def print_report(report: Report, top: int) -> None:
-    console = make_console(PLAIN_WIDTH)
+    console = make_console(TABLE_WIDTH)
     for line in report.peak_lines():
         console.print(line, markup=False)
     console.print()

@@ -14,12 +14,11 @@ from tilewright.base.config import options
 from tilewright.base.errors import FileError
 from tilewright.debug import describe
 from tilewright.debug.chrome import read_profile
-from tilewright.debug.layout import make_console
+from tilewright.debug.layout import TABLE_WIDTH, make_console
 from tilewright.debug.trace.encode import is_trace, read_trace
 from tilewright.debug.trace.facts import time_of
 from tilewright.debug.trace.records import Run, Span, Timeline
 
-PLAIN_WIDTH = 200  # of a table that is not printed to a terminal
 DEFAULT_FILE = "tilewright_profile.json"
 
 
@@ -140,7 +139,7 @@ def print_stats(path: Path | None, top: int, as_json: bool = False) -> None:
     if as_json:
         print(json.dumps(stats_values(timeline), indent=1))
         return
-    console = make_console(PLAIN_WIDTH)
+    console = make_console(TABLE_WIDTH)
     count = len(timeline.runs)
     total = describe.show_nanoseconds(time_of(timeline.runs))
     console.print(f"{timeline.program}: {count} run{'' if count == 1 else 's'}, {total} on devices", markup=False)

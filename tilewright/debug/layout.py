@@ -18,8 +18,9 @@ from tilewright.debug.explained import ExplainedKernel, Stages
 
 # The colours of the terminal itself, so that both light and dark ones stay readable.
 THEME = "ansi_dark"
-# The width of stdout where it is not a terminal.
+# The width of stdout where it is not a terminal: of panels, and of tables.
 PLAIN_WIDTH = 120
+TABLE_WIDTH = 200
 
 
 def make_console(plain_width: int = PLAIN_WIDTH) -> Console:

@@ -20,10 +20,10 @@ SESSION, SUMMARY, OBSERVATIONS, PROCESSES = "session.json", "summary.md", "obser
 Record = dict[str, Any]
 
 
-def project_folder(path: str = "") -> Path:
-    """The folder of the investigations of a project, which is the repository that a path is in, else the path
-    itself."""
-    here = Path(path or os.getcwd()).resolve()
+def project_folder() -> Path:
+    """The folder of the investigations of the project, which is the repository that holds the working directory, or
+    that directory itself."""
+    here = Path.cwd()
     root = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
     digest = hashlib.sha256(str(root).encode()).hexdigest()[:8]
     return Path(state_folder()) / "investigations" / f"{root.name or 'root'}-{digest}"

@@ -121,11 +121,10 @@ def show(session: str) -> str:
     return summary(check(session))
 
 
-def list_sessions(folder: str = "") -> list[Record]:
+def list_sessions() -> list[Record]:
     """The sessions of this project, the latest first."""
-    project = Path(folder) if folder else project_folder()
     found = []
-    for store in all_sessions(project):
+    for store in all_sessions(project_folder()):
         record = check(str(store.folder))
         kept = ("id", "status", "command", "seconds", "guilty", "folder")
         found.append({name: record.get(name) for name in kept})

@@ -84,10 +84,10 @@ class Transformer:
     def device(self) -> Devices:
         return self.embedding.device
 
-    def make_cache(self, batch: int, length: int, dtype: DType | None = None, *, clear: bool = True) -> Cache:
+    def make_cache(self, batch: int, length: int, *, clear: bool = True) -> Cache:
         """Memory for the keys and values of `length` tokens in each of `batch` rows; `clear` as `Cache` says."""
         shapes = [attention_of(self.config).cached(self.config)] * self.config.layer_count
-        return Cache(shapes, batch, length, dtype or self.dtype, self.device, clear=clear)
+        return Cache(shapes, batch, length, self.dtype, self.device, clear=clear)
 
     def hidden(
         self, tokens: Tensor, cache: Cache | None = None, position: Position = 0, *, by_layer: bool = False

@@ -45,14 +45,12 @@ def differing(got: Any, want: Any, dtype: DType, tolerance: float | None = None)
         return ~np.isclose(found, right, rtol=allowed, atol=allowed, equal_nan=True)
 
 
-def find_difference(
-    got: Any, want: Any, dtype: DType, tolerance: float | None = None, mask: Any = None
-) -> Difference | None:
+def find_difference(got: Any, want: Any, dtype: DType, mask: Any = None) -> Difference | None:
     """The first element of `got` that disagrees with `want`, of those that `mask` names if there is one."""
     import numpy as np
 
     got, want = np.asarray(got), np.asarray(want)
-    wrong = differing(got, want, dtype, tolerance)
+    wrong = differing(got, want, dtype)
     if mask is not None:
         wrong = wrong & mask
     if not wrong.any():

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilewright.base.dtype import DType, dtypes
+from tilewright.base.dtype import dtypes
 from tilewright.base.errors import UnsupportedError
 from tilewright.base.records import NamedTuple
 from tilewright.tensor.tensor import Tensor
@@ -212,8 +212,6 @@ TYPES: dict[str, BlockType] = {
         BlockType("MXFP4", 32, 17, _decode_mxfp4),
     )
 }
-# The formats that are a dtype: a file's tensor of them is a plain tensor.
-PLAIN: dict[str, DType] = {"F32": dtypes.float32, "F16": dtypes.float16, "BF16": dtypes.bfloat16}
 
 
 def block_type(operation: str, name: str) -> BlockType:

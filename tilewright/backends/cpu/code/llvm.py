@@ -25,7 +25,6 @@ __all__ = [
     "compile_ir",
     "cpu_name",
     "host_has",
-    "host_vector",
     "load",
     "load_object",
     "toolchain",
@@ -53,13 +52,6 @@ def cpu_name() -> str:
 def host_has(feature: str) -> bool:
     """Whether this processor has an LLVM feature, such as `avx512vnni` or `fullfp16`."""
     return _features().get(feature, False)
-
-
-def host_vector() -> tuple[int, int]:
-    """The facts of `Processor.vector` for this machine, from LLVM's own detection."""
-    if system.machine() == "aarch64" or host_has("avx512f"):
-        return (64 if host_has("avx512f") else 16), 32
-    return (32 if host_has("avx2") else 16), 16
 
 
 @functools.cache

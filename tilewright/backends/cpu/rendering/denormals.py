@@ -9,6 +9,7 @@ nor a worker keeps them."""
 
 from __future__ import annotations
 
+from tilewright.backends.cpu.code.llvm import FUNCTION_ATTRIBUTES
 from tilewright.backends.cpu.host.system import machine
 from tilewright.base.target import FLUSH_CONTRACTIONS, FLUSH_EVERYWHERE
 from tilewright.graph.ops import Ops
@@ -86,9 +87,9 @@ def is_contraction(update: UOp) -> bool:
     return value.op is Ops.MUL and value.src[0].ranges != value.src[1].ranges
 
 
-def wrap_llvm(name: str, attributes: str) -> str:
+def wrap_llvm(name: str) -> str:
     """The function `name` that calls `INNER` with the flags set."""
-    return f"define void @{name}(ptr %buffers, i64 %lo, i64 %hi) {attributes} {{" + _filled(_LLVM_TEXTS)
+    return f"define void @{name}(ptr %buffers, i64 %lo, i64 %hi) {FUNCTION_ATTRIBUTES} {{" + _filled(_LLVM_TEXTS)
 
 
 def wrap_c(name: str) -> str:

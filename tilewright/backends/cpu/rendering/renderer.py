@@ -104,7 +104,7 @@ class Renderer:
         attributes = f"noinline {FUNCTION_ATTRIBUTES}" if is_flushed else FUNCTION_ATTRIBUTES
         header = f"{start}(ptr %buffers, i64 %lo, i64 %hi) {attributes} {{\nentry:"
         body = forward_stores([*memory.entry_lines(), *emitter.body(), *memory.releases])
-        around = [wrap_llvm(self.name, FUNCTION_ATTRIBUTES)] if is_flushed else []
+        around = [wrap_llvm(self.name)] if is_flushed else []
         return "\n".join([header, *body, "  ret void", "}", *around, *emitter.declarations.values(), ""])
 
     def _load_variable(self, variable: UOp, number: int) -> None:

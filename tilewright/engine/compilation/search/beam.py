@@ -36,11 +36,6 @@ def find_opts(sink: UOp, device: str, hook: str = "", timeouts: Timeouts | None 
         return found
 
 
-def forget_searches() -> None:
-    """Empties the in-process cache of searches, for tests and measurements."""
-    _searched.clear()
-
-
 def _search(sink: UOp, device: str, hook: str, timeouts: Timeouts) -> Opts:
     target = open_driver(device).target
     search = read_search(sink, target) or Search()

@@ -17,7 +17,7 @@ from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.text.show import show
 from tilewright.graph.uop import UOp
 from tilewright.kernel.search import Opts, Search, Trial
-from tilewright.runtime.cache import cache_folder, usable_folder
+from tilewright.runtime.cache import usable_folder
 from tilewright.runtime.sealed import MAX_ENTRY_BYTES, make_folder, read_plain, write_plain
 
 VERSION = 3
@@ -31,10 +31,6 @@ def kernel_text(sink: UOp) -> str:
 def _target_text(target: Target) -> str:
     """The target without its toolchain: opts that were found with one compiler are kept for another."""
     return target_text(replace(target, toolchain=""))
-
-
-def search_folder() -> str:
-    return os.path.join(cache_folder(), _FOLDER)
 
 
 def _name(sink: UOp, target: Target) -> str:
