@@ -9,15 +9,19 @@
 * Threads of two reductions share an axis of the work-group. Which axis is the fastest was asked before and after that,
   with two answers: threads folded the values of those that were not their neighbours.
 * The last of blocks that overlap stores some elements again. The loop in a block, once merged with a smaller one,
-  was not seen to be inside of the block, and became the grid."""
+  was not seen to be inside of the block, and became the grid.
+* The barrier before a copy was dropped once its loop became the grid, also where another loop repeated the copy: a
+  padded loop, which stays a loop."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.fuzz.opts import TARGETS, Pair, check_on_device, check_pair, compiling_devices
-from tests.kernel.kernels import kernel
+from tests.kernel.kernels import kernel, kernel_of, leaf
 from tilewright.base.target import Target
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
 from tilewright.graph.records import Opt, OptOps
 from tilewright.kernel.apply import apply_opt, describe_axes
 from tilewright.kernel.axes import view_kernel
@@ -61,3 +65,9 @@ def test_axes_that_became_one_keep_their_neighbours(target: Target) -> None:
 @pytest.mark.parametrize("opts", [(), (Opt(OptOps.UPCAST, 2, 5),)])
 def test_the_loop_in_a_block_that_overlaps_is_not_parallel_when_it_is_merged(opts: tuple[Opt, ...]) -> None:
     assert failure_of("elementwise", Opt(OptOps.BLOCK, 0, 7), *opts, Opt(OptOps.STAGE, 0, 2)) is None
+
+
+def test_a_copy_that_another_loop_repeats_keeps_its_barrier() -> None:
+    ast = kernel_of(build.reduce_axis(Ops.MAX, leaf(0, 24, 2, 3, 4), (3,)))
+    opts = (Opt(OptOps.LOCAL, 0, 4), Opt(OptOps.STAGE, 2, 0), Opt(OptOps.PADTO, 1, 5))
+    assert check_pair(Pair(0, "", ast, opts, TARGETS[0])) is None

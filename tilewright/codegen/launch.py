@@ -97,15 +97,33 @@ def _masked(index: UOp, missing: list[UOp], value: UOp | None) -> UOp:
 
 
 def drop_idle_barriers(sink: UOp) -> UOp:
-    """Removes barriers before which nothing happens: the loops that they named have become the grid."""
+    """Removes barriers before which nothing happens: the loops that they named have become the grid. Where the store
+    that such a barrier comes before is repeated by another loop, the barrier names that loop instead."""
+    nodes = toposort(sink)
+    repeated = _repeating_loops(nodes)
 
     def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
         if node.op is not Ops.AFTER:
             return None
-        kept = tuple(source for source in src[1:] if not _is_idle(source))
+        loops = repeated.get(node, ())
+        kept = [source for source in src[1:] if not _is_idle(source)]
+        kept += [source.with_src(loops) for source in src[1:] if loops and _is_idle(source)]
         return UOp(node.op, node.dtype, (src[0], *kept)) if kept else src[0]
 
-    return map_graph(sink, visit)
+    return map_graph(sink, visit, nodes)
+
+
+def _repeating_loops(nodes: list[UOp]) -> dict[UOp, tuple[UOp, ...]]:
+    """For each version of a memory that is stored to after an idle barrier, the loops around the store; its own loops
+    are ended."""
+    found: dict[UOp, tuple[UOp, ...]] = {}
+    for end in nodes:
+        if end.op is Ops.END and end.src[0].op is Ops.STORE:
+            version = end.src[0].src[0].src[0]
+            if version.op is Ops.AFTER and any(_is_idle(source) for source in version.src[1:]):
+                loops = (axis for axis in end.ranges if axis.arg.kind in LOOP_KINDS)
+                found[version] = tuple(sorted(loops, key=lambda axis: axis.arg.id))
+    return found
 
 
 def _is_idle(node: UOp) -> bool:
