@@ -39,12 +39,11 @@ from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.analysis.versions import is_injective
 from tilewright.kernel.axes import KernelView, is_counted, make_range, stride
 from tilewright.kernel.templates.convolution_sizes import SumBlock, Window, Windows, choose_sum_block, choose_tile
-from tilewright.kernel.templates.dot_tiles import utilisation
+from tilewright.kernel.templates.dot_tiles import capped_utilisation, utilisation
 from tilewright.kernel.templates.measured import (
     ACCUMULATOR_SHARE,
     BLOCK_SHARE,
     BOX_SHARE,
-    HIGH_UTILISATION,
     MASKED_ROW_SPEED,
     MASKED_STRIDE_COST,
     MAX_MASKED_STEPS,
@@ -112,8 +111,8 @@ def window_plans(view: KernelView, windows: Windows) -> Iterator[Plan]:
 
 
 def tile_speed(view: KernelView, windows: Windows, lanes: int) -> float:
-    """The relative speed of the accumulators of a tile: few of them wait for one another, as where a prime number of
-    pixels leaves a tile of one."""
+    """The speed of a tile relative to one with MIN_WINDOW_SUMS accumulators: fewer do not hide the latency of a
+    multiply-add. A prime number of pixels leaves tiles of one pixel."""
     masked = find_masked_window(view, windows)
     window = find_window(view, windows) if masked is None else masked
     tile = choose_tile(windows, lanes, view.target.vector_registers, window)
@@ -297,10 +296,10 @@ class _Nest(OptBuilder):
             usable = divisors if axis in other.ranges or not few else few
             amounts = [n for n in usable if check_thread(self.view, axis, n) is None]
             if amounts:
-                parts[axis] = max(amounts, key=lambda n: (min(utilisation(n, cores), HIGH_UTILISATION), n))
+                parts[axis] = max(amounts, key=lambda n: (capped_utilisation(n, cores), n))
         if not parts:
             return False
-        axis = max(parts, key=lambda each: min(utilisation(parts[each], cores), HIGH_UTILISATION))
+        axis = max(parts, key=lambda each: capped_utilisation(parts[each], cores))
         self.apply(OptOps.THREAD, axis, parts[axis])
         return True
 

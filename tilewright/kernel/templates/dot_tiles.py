@@ -62,7 +62,7 @@ def match_dots(
     return None if tile is None else Dots(left, right, axis, lanes, tile)
 
 
-MIN_TILES = 4  # of a task, of which the last may overlap another
+MIN_TILES = 4  # of a task: the last one may overlap the one before
 
 
 def make_dot_opts(view: KernelView, dots: Dots) -> Opts:
@@ -81,15 +81,15 @@ def make_dot_opts(view: KernelView, dots: Dots) -> Opts:
             builder.apply(OptOps.UPCAST, inside, amount)
     loops = [a for a in builder.view.of_kind(AxisType.LOOP) if check_thread(builder.view, a, size_of(a)) is None]
     if loops and view.target.cores > 1:
-        shared = max(loops, key=lambda each: min(utilisation(size_of(each), view.target.cores), HIGH_UTILISATION))
+        shared = max(loops, key=lambda each: capped_utilisation(size_of(each), view.target.cores))
         if size_of(shared) > 1:
             builder.apply(OptOps.THREAD, shared, size_of(shared))
     return tuple(builder.opts)
 
 
 def _share_parts(builder: OptBuilder, loop: UOp, amount: int) -> UOp:
-    """Divides a loop whose tiles will overlap, and can then be no tasks, into tasks where other loops are too few.
-    Returns the loop of a task."""
+    """Splits a loop into parallel parts where no other loop keeps the cores busy. The tiles of each part will overlap,
+    and iterations that overlap cannot be parallel. Returns the loop inside a part."""
     cores = builder.target.cores
     loops = [a for a in builder.view.of_kind(AxisType.LOOP) if a is not loop]
     others = [size_of(a) for a in loops if check_thread(builder.view, a, size_of(a)) is None]
@@ -97,7 +97,7 @@ def _share_parts(builder: OptBuilder, loop: UOp, amount: int) -> UOp:
     amounts = [n for n in range(2, most + 1) if size_of(loop) % n == 0]
     if not amounts or any(utilisation(size, cores) >= HIGH_UTILISATION for size in others):
         return loop
-    parts = max(amounts, key=lambda n: (min(utilisation(n, cores), HIGH_UTILISATION), -n))
+    parts = max(amounts, key=lambda n: (capped_utilisation(n, cores), -n))
     outer, inside = builder.block(loop, size_of(loop) // parts)
     if check_thread(builder.view, outer, parts) is None:
         builder.apply(OptOps.THREAD, outer, parts)
@@ -135,3 +135,8 @@ def utilisation(parts: int, cores: int) -> float:
     """The fraction of the time that the cores are busy, if all parts take equally long; or of the lanes that are filled
     by that many elements."""
     return parts / (-(-parts // cores) * cores)
+
+
+def capped_utilisation(parts: int, cores: int) -> float:
+    """The utilisation for comparisons, in which all high ones are equal."""
+    return min(utilisation(parts, cores), HIGH_UTILISATION)

@@ -1,9 +1,9 @@
 """Kernels of work-groups without a reduction. In: a kernel for a target with work-groups. Out: the plan for it.
 
-vectors      vectors along the contiguous loops: several loops together make a vector where one is short, as the
-             copies of a repeated element; and a work-group of adjacent ones
-elements     where rows begin anywhere, adjacent threads have adjacent elements, and each several of them, of as many
-             rows: a work-group moves as many bytes as with vectors, and as few of them start"""
+vectors      vectors along the contiguous loops, and a work-group of adjacent vectors; where one loop is shorter than
+             a vector, as that over the copies of a repeated element, a vector spans several loops
+elements     where rows are not aligned, adjacent threads have adjacent elements, and each thread has one element of
+             several rows: a work-group moves as many bytes as with vectors, and no more work-groups start"""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def reduces_rows(view: KernelView, fast: UOp) -> bool:
 
 
 def take_elements(builder: GroupOptBuilder, loops: list[UOp]) -> list[UOp]:
-    """Gives each thread vectors; or single elements, as many as have the bytes of a vector for a load and for a store.
-    Where an element needs more accesses than these two, a thread has work enough. Returns the loops that remain."""
+    """Gives each thread vectors, or several single elements with the bytes of a vector together. A thread whose
+    elements need more than one load and one store each gets fewer elements. Returns the loops that remain."""
     view, target = builder.view, builder.target
     steps = [(access.dtype.itemsize, stride(access, loops[0])) for access in view.accesses]
-    # An element that is the same for the whole vector, such as the index of a row, is not loaded as one.
+    # Accesses that do not depend on the contiguous loop, such as the index of a row, do not limit the vector's length.
     lanes = max(1, target.vector_bytes // max((size for size, step in steps if step != 0), default=4))
     amounts = vector_amounts(view, loops, lanes)
     left = [builder.split(OptOps.UPCAST, loop, amounts.get(loop, 1)) for loop in loops]
@@ -73,8 +73,8 @@ def take_elements(builder: GroupOptBuilder, loops: list[UOp]) -> list[UOp]:
 
 
 def vector_amounts(view: KernelView, loops: list[UOp], lanes: int) -> dict[UOp, int]:
-    """The iterations of loops that together access contiguous elements, or the same one, in every buffer: as many as
-    fill vectors of `lanes` elements, if there are."""
+    """How many iterations of each loop make up a vector: together they access contiguous elements, or one element, of
+    every buffer. As many as fill vectors of `lanes` elements, where the sizes allow it."""
     found: dict[UOp, int] = {}
     covered = dict.fromkeys(view.accesses, 1)
     for number, loop in enumerate(loops):
@@ -85,7 +85,7 @@ def vector_amounts(view: KernelView, loops: list[UOp], lanes: int) -> dict[UOp, 
         amount = math.gcd(size, needed)
         whole = {access: count * (size if stride(access, loop) else 1) for access, count in covered.items()}
         if amount < size <= lanes and number + 1 < len(loops):
-            # All of an odd size: with the next loop the elements are whole vectors.
+            # All iterations of a loop of odd size: together with some of the next loop they fill whole vectors.
             after = loops[number + 1]
             amount = size if is_contiguous(after, whole) and math.gcd(size_of(after), needed) > 1 else amount
         found[loop] = amount

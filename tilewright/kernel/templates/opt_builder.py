@@ -53,13 +53,14 @@ class OptBuilder:
         return axis
 
     def align(self, axis: UOp, multiple: int) -> UOp:
-        """The axis with masks before and after a row, so that vectors begin at a multiple in memory."""
+        """The axis, extended and masked at both ends so that its vectors are aligned in memory."""
         self.apply(OptOps.ALIGN, axis, multiple)
         return make_range(aligned_size(axis, multiple), axis.arg.id, axis.arg.kind)
 
     def crosses_lines(self, axis: UOp, multiple: int) -> bool:
-        """Whether most vectors that are stored along an axis would lie in two lines of the cache, which takes twice as
-        long: rows begin anywhere, and a vector is as long as a line. What a row gains repays a vector more."""
+        """Whether most vectors stored along an axis would cross a cache line, which doubles the time of a store: a
+        vector is as long as a line, and rows are not aligned. A row has enough vectors to repay the one that ALIGN
+        adds."""
         if self.target.vector_bytes < self.target.line_bytes or not self.has_masks(axis):
             return False
         return size_of(axis) >= MIN_ALIGNED * multiple and check_align(self.view, axis, multiple) is None
@@ -128,11 +129,11 @@ class OptBuilder:
         where the processor has masks."""
         if self.has_masks(axis):
             return None
-        # Fewer accumulators wait for one another, and so do the steps of a function of one vector.
+        # Fewer independent vectors do not hide the latency of an addition, or of the steps of an elementwise function.
         least = self.target.independent_vectors if self.view.reduces else self.target.independent_vectors // 2
         outer = [loop for loop in self.view.of_kind(AxisType.LOOP) if loop not in self.view.reduce_axes]
         if any(loop not in node.ranges for loop in outer for node in self.view.reduces):
-            # Reductions, and loops behind them, are cut alike: what is memoised in the one is loaded in the other.
+            # Reductions and the loops after them are tiled alike: a value memoised in one is loaded in the other.
             return covering_tile(size_of(axis), vectors, lanes, None, 1.0, least) if divisor is None else None
         least //= math.prod(size_of(tile) for tile in self.view.of_kind(AxisType.UPCAST))
         again = 0.0 if self.view.reduces else OVERLAP_COST
@@ -164,8 +165,8 @@ def covering_tile(
 ) -> int | None:
     """The length of tiles of up to `vectors` registers that cover `size` elements in the least time, the last one being
     padded or overlapping the one before; None where tiles of the `divisor` take no longer. `work` is that of one
-    vector; fewer than `least` vectors take as long as that many; `again` is what storing some elements twice costs. Few
-    elements are single vectors, of which none is in a loop."""
+    vector; fewer than `least` vectors take as long as that many; `again` is the cost of storing some elements twice. Up
+    to `vectors` registers of elements are tiles of one vector each, and no loop."""
     if divisor is None and lanes < size <= vectors * lanes:
         return lanes
 

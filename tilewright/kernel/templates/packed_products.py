@@ -10,7 +10,7 @@ from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import ADDED_ID, KernelView, stride
-from tilewright.kernel.templates.dot_tiles import utilisation
+from tilewright.kernel.templates.dot_tiles import capped_utilisation, utilisation
 from tilewright.kernel.templates.measured import (
     ACCUMULATOR_SHARE,
     HIGH_UTILISATION,
@@ -252,9 +252,7 @@ class PackedProduct(PackedNest):
             if not is_enough and self._is_sharable(name, amount):
                 shared[name], parts = amount, parts * amount
         amount = self._best_parts("rows")
-        if min(utilisation(amount, cores), HIGH_UTILISATION) > utilisation(parts, cores) and self._is_sharable(
-            "rows", amount
-        ):
+        if capped_utilisation(amount, cores) > utilisation(parts, cores) and self._is_sharable("rows", amount):
             shared = {"rows": amount}
         for name, amount in shared.items():
             self.parallelise(name, amount)
@@ -266,7 +264,7 @@ class PackedProduct(PackedNest):
         size, cores = size_of(self.loops[name]) if name in self.loops else 1, self.target.cores
         most = min(size if self.sum_block is None else size // 2, max(REPACKED_PARTS * cores, size // MIN_PART_TILES))
         amounts = [n for n in range(2, most + 1) if size % n == 0]
-        return max(amounts, key=lambda n: (min(utilisation(n, cores), HIGH_UTILISATION), -n), default=1)
+        return max(amounts, key=lambda n: (capped_utilisation(n, cores), -n), default=1)
 
     def _is_sharable(self, name: str, amount: int) -> bool:
         return amount > 1 and check_thread(self.view, self.loops[name], amount) is None

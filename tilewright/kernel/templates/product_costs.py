@@ -51,9 +51,10 @@ def matrix_count(view: KernelView, product: Product) -> int:
 
 
 def strip_clocks(view: KernelView, nbytes: int, count: int, passes: int) -> float:
-    """Each of `count` matrices is read in strips of columns, once for each tile of rows, from its first row to its
-    last: a few lines of each page, which nothing prefetches, from memory or, after the first pass, from a core's cache.
-    A few rows are streams, and prefetched."""
+    """The time to read `count` matrices in strips of columns, all strips once for each of `passes` tiles of rows. A
+    strip is a few lines of every row, at a large stride, so nothing is prefetched: each line comes from memory or,
+    where the cache holds a matrix, from there after the first pass. A matrix of few rows is prefetched, one stream per
+    row."""
     target = view.target
     if math.prod(map(size_of, view.reduce_axes)) < 2 * target.read_streams:
         return count * passes * stream_clocks(nbytes, target)
@@ -64,7 +65,7 @@ def strip_clocks(view: KernelView, nbytes: int, count: int, passes: int) -> floa
 
 
 def stream_clocks(nbytes: int, target: Target) -> float:
-    """A matrix that is read in its own order."""
+    """The time to read a matrix in the order of memory."""
     return memory_clocks(nbytes, target, cores=1) if nbytes >= target.core_cache_bytes else 0.0
 
 
@@ -107,9 +108,9 @@ def dot_clocks(view: KernelView, dots: Dots) -> float:
 def packed_clocks(
     view: KernelView, product: Product, tile: Tile, work: float, is_packed: bool, is_masked: bool, terms: int = 1
 ) -> float:
-    """Tiles of `work` for an iteration of the sum; an instruction may take several `terms` of it. The right factor is
-    read in place, or packed: its columns are transposed on the way where they are strided, and masked where tiles end
-    beyond them. To convert an element takes as long as to copy it."""
+    """The time of tiles that take `work` per iteration of the sum, or per `terms` iterations with an instruction that
+    adds several products. The right factor is read in place or packed; packing transposes strided columns, and masks
+    those that tiles exceed. Converting an element takes as long as copying it."""
     target, lanes = view.target, view.target.lanes(sum_dtype(view))
     nbytes, count = factor_bytes(view, product.right, product.left), matrix_count(view, product)
     sums = sums_of(view, product)
@@ -124,8 +125,9 @@ def packed_clocks(
 
 
 def is_left_to_columns(view: KernelView, product: Product) -> bool:
-    """Whether the template of columns may take less. Rows of stride 1 are loaded as vectors: a tile of many that are no
-    whole vectors is shuffled out of several, and takes several times as long."""
+    """Whether the template of columns (`vectors.py`) may be faster. Where the rows have stride 1 in the left factor,
+    they are loaded as vectors: a tile of many rows that is not whole vectors is shuffled, and takes several times as
+    long."""
     rows, lanes, target = size_of(product.rows), view.target.lanes(sum_dtype(view)), view.target
     if stride(product.right, product.columns) != 1 or _has_other_rows(view, product):
         return False
@@ -135,8 +137,8 @@ def is_left_to_columns(view: KernelView, product: Product) -> bool:
 
 
 def _has_other_rows(view: KernelView, product: Product) -> bool:
-    """Whether a third output loop reuses a factor, as that over the images of a convolution reuses the weights: the
-    template of columns would tile the first such loop, which may be short."""
+    """Whether a third output loop reuses a factor, as the loop over images reuses the weights of a convolution. The
+    template of columns would tile the first loop that reuses one, which may be short."""
     loops = [loop for loop in view.of_kind(AxisType.LOOP) if loop not in view.reduce_axes]
     others = [loop for loop in loops if loop is not product.rows and loop is not product.columns]
     factors = product.left, product.right
@@ -144,7 +146,7 @@ def _has_other_rows(view: KernelView, product: Product) -> bool:
 
 
 def column_clocks(view: KernelView, product: Product) -> float:
-    """What the template of columns does: two vectors of columns, a divisor of the rows, and a sum that is not
+    """The time of the template of columns: tiles of two vectors of columns and a divisor of the rows; the sum is not
     unrolled."""
     lanes, target = view.target.lanes(sum_dtype(view)), view.target
     rows, columns = size_of(product.rows), size_of(product.columns)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from tilewright.base.records import NamedTuple
-from tilewright.kernel.templates.dot_tiles import utilisation
+from tilewright.kernel.templates.dot_tiles import capped_utilisation, utilisation
 from tilewright.kernel.templates.measured import (
     BLOCK_COST,
     BROADCAST_COST,
@@ -92,7 +92,7 @@ def best_block(tiles: int, most: int, cores: int, parts: int = REPACKED_PARTS) -
     many, and a high utilisation."""
     fitting = [amount for amount in range(1, max(1, min(most, tiles)) + 1) if tiles % amount == 0]
     several = [amount for amount in fitting if tiles // amount >= min(parts * cores, tiles)]
-    return max(several, key=lambda amount: (min(utilisation(tiles // amount, cores), HIGH_UTILISATION), amount))
+    return max(several, key=lambda amount: (capped_utilisation(tiles // amount, cores), amount))
 
 
 def padded_block(tiles: int, most: int, amount: int, cores: int) -> int:
@@ -103,7 +103,7 @@ def padded_block(tiles: int, most: int, amount: int, cores: int) -> int:
     usable = [n for n in wanted if MAX_PADDING * (padded(tiles, n) - tiles) <= tiles]
 
     def worth(n: int) -> tuple[float, int]:
-        return min(utilisation(padded(tiles, n) // n, cores), HIGH_UTILISATION), n
+        return capped_utilisation(padded(tiles, n) // n, cores), n
 
     return max(usable, key=worth, default=amount)
 
@@ -123,7 +123,7 @@ def row_parts(rows: int, parts: int, cores: int) -> int:
     """The number of parts of the rows that, times `parts` of other loops, keeps the cores busy: the fewest with a high
     utilisation, else the number with the highest. They divide the rows and have at least MIN_PACKED_ROWS of them."""
     amounts = [1, *(n for n in range(2, min(rows // MIN_PACKED_ROWS, REPACKED_PARTS * cores) + 1) if rows % n == 0)]
-    return max(amounts, key=lambda amount: (min(utilisation(parts * amount, cores), HIGH_UTILISATION), -amount))
+    return max(amounts, key=lambda amount: (capped_utilisation(parts * amount, cores), -amount))
 
 
 def row_blocks(rows: int, tile: int, most: int, cores: int, max_task_rows: int | None) -> tuple[int, int, int]:

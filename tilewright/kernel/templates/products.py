@@ -70,7 +70,7 @@ def product_plans(view: KernelView, accesses: list[UOp]) -> Iterator[Plan]:
     if product is None:
         return
     if is_narrow:
-        # Columns of stride 1 fill a part of a vector, which the template of columns makes.
+        # Columns of stride 1 that fill only a part of a vector are left to the template of columns (`vectors.py`).
         packed = PackedProduct(view, product)
         if stride(product.right, product.columns) != 1 and packed.dot is None:
             reason = "strided columns, fewer than a vector has lanes: transposed on their way into a panel"
@@ -96,7 +96,7 @@ def product_plans(view: KernelView, accesses: list[UOp]) -> Iterator[Plan]:
             yield Plan("dot products", reason, partial(make_dot_opts, view, dots), seconds(dot_clocks, dots))
     reason = "a sum of products of rows and columns: a tile of accumulators in registers, large factors packed"
     packed = PackedProduct(view, product)
-    # An instruction takes neighbouring terms: those of a matrix in place are gathered.
+    # A dot-product instruction needs adjacent terms, which only a packed panel has.
     if packed.packs_right or not has_instruction:
         yield Plan("packed panels", reason, packed.choose, lambda: seconds_of(packed.clocks(), view.target))
     few = PackedProduct(view, product, packs_few=True)
@@ -113,7 +113,7 @@ def _match_dots(view: KernelView, accesses: list[UOp], lanes: int) -> Dots | Non
     left, right = accesses
     dots = product_dots(view)
     lanes *= max((dot.instruction.terms for dot in dots), default=1)
-    # With few columns, a sum of any length is reduced to a scalar per result, in a tile as in single rows.
+    # With few columns any other plan reduces vectors to scalars as well, so a plain sum may have any length.
     vectors = MIN_DOT_VECTORS if dots or len(view.reduce_axes) > 1 else 1
     rows = own_axes(view, left, right)
     columns = [axis for axis in own_axes(view, right, left) if size_of(axis) > 1]

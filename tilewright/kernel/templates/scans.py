@@ -1,8 +1,8 @@
 """Kernels whose iterations run in order: scans and sorts of rows. In: a kernel for a target without work-groups. Out:
 plans that give rows to one core or to all of them.
 
-An iteration continues from what the one before has left in registers or in memory, so that no loop of a row is made
-vectors. A scan of many columns has vectors of its own."""
+An iteration depends on what the one before has left in registers or in memory, so no loop of a row is vectorised. A
+scan over the slow axis of many columns is vectorised along the columns, by other templates."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tilewright.kernel.templates.template import Opts, Plan, Template
 
 
 def match_scan(view: KernelView) -> list[UOp] | None:
-    """The loops over rows, of a kernel whose other loops store in order. None where there is a loop of stride 1 that
-    may be vectors, or a reduction: other templates make vectors of these."""
+    """The parallel loops, of a kernel whose other loops store in order. None where there is a reduction or a loop of
+    stride 1 that may be vectorised: other templates take these."""
     if not has_effects(view) or view.of_kind(AxisType.REDUCE):
         return None
     loops = [axis for axis in view.of_kind(AxisType.LOOP) if any(axis in store.ranges for store in view.stores)]
@@ -37,13 +37,13 @@ def match_scan(view: KernelView) -> list[UOp] | None:
 
 
 def _shares_lines(view: KernelView, axis: UOp) -> bool:
-    """Whether adjacent iterations store to the same lines: cores would wait for each other."""
+    """Whether adjacent iterations store to the same cache lines: on different cores that is false sharing."""
     steps = [(stride(store, axis), store.dtype.itemsize) for store in view.stores]
     return any(step is not None and abs(step) * itemsize < view.target.line_bytes for step, itemsize in steps)
 
 
 def scan_plans(view: KernelView, rows: list[UOp]) -> Iterator[Plan]:
-    """An element waits for the one before: it takes as long as an operation whose result the next one needs."""
+    """Elements are one dependent chain: each takes the latency of an operation."""
     stored = sum(math.prod(map(size_of, store.ranges)) for store in view.stores)
     clocks = stored * view.target.independent_vectors / view.target.products_per_clock
     reason = "iterations continue from those before: rows in turn"

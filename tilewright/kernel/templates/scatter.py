@@ -163,16 +163,17 @@ def share_among_cores(view: KernelView, axis: UOp, shares: Shares) -> Opts:
 
 
 def cached_blocks(view: KernelView, axis: UOp, row: UOp) -> int:
-    """The least blocks of a row for which the outputs of one, and what is read at computed indices beside them, stay in
-    a core's cache: terms access them in any order."""
+    """The fewest blocks of a row such that a core's cache holds the outputs of one block and the elements that are read
+    at computed indices: the terms access both in any order."""
     indirect = [access for access in view.accesses if access not in view.stores and stride(access, row) is None]
     accessed = (len(view.stores) + len(indirect)) * max(store.dtype.itemsize for store in view.stores)
     return -(-2 * size_of(axis) * size_of(row) * accessed // view.target.core_cache_bytes)
 
 
 def block_row(builder: OptBuilder, row: UOp, lanes: int, is_spread: bool, cores: int, cached: int) -> UOp:
-    """A row in equal blocks, at least one for each core, and `cached` of them where so many divide it; of whole vectors
-    unless lanes are handled one by one. The loop inside a block. A row that has no blocks for the cores is padded."""
+    """Splits a row into equal blocks: at least `cached` of them, or else one per core, whichever number divides the row
+    into whole vectors (into any elements, where lanes are handled one by one). A row that neither divides is padded.
+    Returns the loop inside a block."""
     unit = MIN_BLOCK if is_spread else lanes
     count = None
     for least in sorted({max(cores, cached), cores}, reverse=True):

@@ -12,7 +12,7 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.dependence import check_cores
 from tilewright.kernel.axes import KernelView, is_counted
-from tilewright.kernel.templates.dot_tiles import utilisation
+from tilewright.kernel.templates.dot_tiles import capped_utilisation, utilisation
 from tilewright.kernel.templates.measured import HIGH_UTILISATION, MAX_TASKS, MIN_WORK, PARTS_PER_CORE
 from tilewright.kernel.templates.opt_builder import OptBuilder
 from tilewright.kernel.transforms.block import check_block
@@ -32,27 +32,24 @@ def may_be_serial(view: KernelView, axis: UOp) -> bool:
 
 
 def parts_for_cores(builder: OptBuilder, axis: UOp, tile: int) -> UOp:
-    """The loop inside equal parts of a loop, which cores share, so that its last tile may overlap the one before; the
-    loop itself where no number divides it into parts of many tiles."""
+    """Splits a loop into equal parts that the cores share. Returns the loop inside a part, whose last tile may overlap
+    the one before; or the loop itself where no number of parts divides it into parts of several tiles."""
     size, cores = size_of(axis), builder.target.cores
     most = min(MAX_TASKS, size // (PARTS_PER_CORE * tile))
     amounts = [amount for amount in range(PARTS_PER_CORE * cores, most + 1) if size % amount == 0]
-    best = max(amounts, key=lambda n: (min(utilisation(n, cores), HIGH_UTILISATION), -n), default=0)
+    best = max(amounts, key=lambda n: (capped_utilisation(n, cores), -n), default=0)
     if not best or size % tile == 0 or check_block(builder.view, axis, size // best) is not None:
         return axis
     return builder.block(axis, size // best)[1]
 
 
 def add_threads(builder: OptBuilder) -> None:
-    """The outermost output loop that every store depends on becomes parallel. Where accumulators are spilled, each task
-    would sum all of them."""
+    """Makes the outermost output loop that every store depends on parallel. Not where accumulators are spilled: each
+    task would compute all of them."""
     view = builder.view
     is_spilled = any(opt.op is OptOps.SPILL for opt in builder.opts)
     if not builder.target.has_threads or is_spilled or view.of_kind(AxisType.THREAD):
         return
-    work = 1
-    for axis in view.axes:
-        work *= size_of(axis)
     candidates = [
         axis
         for axis in view.of_kind(AxisType.LOOP)
@@ -60,7 +57,7 @@ def add_threads(builder: OptBuilder) -> None:
         if is_counted(axis) and check_cores(view, axis) is None
     ]
     inside = [axis for axis in candidates if all(axis in node.ranges for node in view.reduces)]
-    if work < 2 * MIN_WORK or not candidates:
+    if math.prod(map(size_of, view.axes)) < 2 * MIN_WORK or not candidates:
         return
     if not inside:
         share_behind_reductions(builder, max(candidates, key=size_of))
@@ -72,8 +69,8 @@ def add_threads(builder: OptBuilder) -> None:
 
 
 def share_behind_reductions(builder: OptBuilder, axis: UOp) -> None:
-    """Parts of a loop become parallel, each of which repeats the reductions that do not depend on it, such as a sum of
-    partial sums. They are so few that what they repeat takes a fraction of their time."""
+    """Makes parts of a loop parallel. Each part repeats the reductions that do not depend on the loop, such as a sum of
+    partial sums; there are so few parts that the repeated work is a fraction of a part's own."""
     view, cores = builder.view, builder.target.cores
     if cores == 1:
         return
@@ -83,7 +80,7 @@ def share_behind_reductions(builder: OptBuilder, axis: UOp) -> None:
     most = min(size_of(axis), own // (PARTS_PER_CORE * max(1, repeated)))
     amounts = [n for n in range(2, min(most, MAX_TASKS) + 1) if size_of(axis) % n == 0]
     wanted = PARTS_PER_CORE * cores
-    best = max(amounts, key=lambda n: (min(utilisation(n, cores), HIGH_UTILISATION), n >= wanted, -n), default=1)
+    best = max(amounts, key=lambda n: (capped_utilisation(n, cores), n >= wanted, -n), default=1)
     if utilisation(best, cores) < HIGH_UTILISATION and wanted <= most:
         if not any(axis in node.ranges for node in view.reduces) and check_pad(view, axis, wanted) is None:
             axis, best = builder.pad(axis, wanted), wanted

@@ -105,8 +105,9 @@ def make_streamed_opts(view: KernelView, found: Streamed) -> Opts | None:
 
 class _Streamed(Nest):
     def cut_parts(self, columns: UOp, parts: int, width: int) -> bool:
-        """Whether columns that no number of tiles fills are cut into equal parts, the last tile of each overlapping the
-        one before. Else they are padded, and every load of the matrix has a mask."""
+        """Cuts columns that are not a multiple of the tile into equal parts, in each of which the last tile overlaps
+        the one before. False where that is not possible: padded columns then need a mask for every load of the
+        matrix."""
         size = size_of(columns)
         if self.has_masks(columns) or size % width == 0 or size % parts or size // parts <= width:
             return False

@@ -93,7 +93,7 @@ def _is_prefetched(view: KernelView, load: UOp, axis: UOp) -> bool:
 
 
 def _tasks_around(view: KernelView, axis: UOp) -> int:
-    """How many tasks the other loops of the results are."""
+    """The iterations of the other output loops, each of which may be a task."""
     loops = [loop for loop in view.of_kind(AxisType.LOOP) if loop is not axis and loop not in view.reduce_axes]
     return math.prod(size_of(loop) for loop in loops if is_counted(loop))
 
@@ -107,13 +107,13 @@ def stream_rows(builder: OptBuilder, axis: UOp, vectors: int, lanes: int) -> Non
     """Accumulates `vectors` of a row at a time: in registers where they suffice, else spilled, with several rows at a
     time for each spill. Parts of a row are parallel."""
     if builder.view.of_kind(AxisType.UPCAST) or not is_spilled(builder.view, axis, lanes):
-        # Two tiles would each read all rows: where they may, the vectors of a row overlap instead.
+        # A row that is one tile of overlapping vectors is read once; each of two tiles would read all rows.
         overlaps = may_be_serial(builder.view, axis)
         vectors = -(-size_of(axis) // lanes) if overlaps else vectors
         builder.vectorise(axis, min(vectors, builder.target.vector_registers // 2), lanes, overlaps)
         return
     itemsize = min(load.dtype.itemsize for load in builder.view.loads if stride(load, axis) == 1)
-    # A row has more than half of the registers, so that a loop over its tiles is left.
+    # Spilled rows exceed half of the registers: with tiles of at most half, a loop over tiles remains.
     vectors_of_line = max(1, min(builder.target.line_bytes // (lanes * itemsize), builder.target.vector_registers // 2))
     tile, part = part_of_row(builder.view, axis, vectors * lanes, vectors_of_line, lanes)
     axis = builder.pad(axis, part * tile) if part * tile < size_of(axis) else axis

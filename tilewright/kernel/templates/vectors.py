@@ -129,14 +129,14 @@ def vectorise_inner(builder: OptBuilder) -> None:
     view, lanes = builder.view, lanes_of(builder.view)
     for inner in inner_vector_axes(view):
         lanes = lanes_of(view, inner)
-        # A load at a large stride is a gather, lane by lane: more vectors only make more code.
+        # A load at a large stride is one instruction per lane: several vectors only make the code longer.
         is_scattered = any(stride(access, inner) not in (*NEAR_STEPS, -1) for access in view.accesses)
-        # A loop behind reductions is cut like theirs, to be given what they memoise.
+        # A loop after reductions is tiled like theirs, so that it can load the values that they memoise.
         overlaps = not view.reduces and may_be_serial(view, inner)
         if not view.reduces and not builder.has_masks(inner) and any(is_indirect(a, inner) for a in view.accesses):
-            continue  # a processor without masked accesses has no gathers: vectors of addresses are taken apart
+            continue  # without gather instructions, the lanes of a vector of addresses would be extracted one by one
         if is_scattered and is_counted(inner) and not view.reduces and size_of(inner) > lanes:
-            # One of half as many elements takes as long: the last one is masked, or overlaps the one before.
+            # Whole vectors only, with the last one masked or overlapping: half a vector takes as long.
             if not overlaps or builder.has_masks(inner) or not builder.overlap_tiles(inner, lanes):
                 builder.upcast(builder.pad(inner, lanes), lanes)
         else:
@@ -148,7 +148,7 @@ def vectorise_inner(builder: OptBuilder) -> None:
 def tile_along(builder: OptBuilder, axis: UOp, lanes: int) -> None:
     """A tile of vectors along the axis, and of rows where that reuses a load."""
     view, registers = builder.view, builder.target.vector_registers // 2
-    # Tiles that overlap have no box to copy; padded ones do.
+    # The box of windows is copied for padded tiles only, not for overlapping ones.
     has_box = find_windows(view) is not None
     overlaps = not has_box and may_be_serial(view, axis)
     if spills_constants(view) or is_brief(view) or not is_counted(axis):
@@ -278,7 +278,7 @@ def interleave(builder: OptBuilder, axis: UOp, phase: UOp, lanes: int) -> None:
     others = [each for each in builder.view.of_kind(AxisType.LOOP) if each not in (axis, phase)]
     short = [each for each in others if size_of(each) <= MAX_NEAR_STEP and any(each in mask.ranges for mask in masks)]
     builder.unroll(phase, size_of(phase))
-    # Partly filled vectors are better than a masked last one, but not than one that overlaps the one before.
+    # Partly filled vectors are faster than a masked last one, and slower than one that overlaps the one before.
     amount = max(n for n in range(1, lanes + 1) if size_of(axis) % n == 0)
     overlaps = size_of(axis) > lanes and not builder.has_masks(axis) and may_be_serial(builder.view, axis)
     if not overlaps or not builder.overlap_tiles(axis, lanes):

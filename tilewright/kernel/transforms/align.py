@@ -1,6 +1,6 @@
-"""ALIGN: an output loop begins where the memory that it stores to has a multiple, whatever row it is in, with the
-iterations before and after its own masked off. In: a kernel, a loop that stores contiguous elements, a multiple. Out:
-the kernel over a longer loop, whose vectors cross no line of the cache.
+"""ALIGN: an output loop is extended at both ends, so that its first iteration stores to an aligned address in every
+row; the added iterations are masked off. In: a kernel, a loop that stores contiguous elements, an alignment in
+elements. Out: the kernel over the longer loop, whose vectors do not cross cache lines.
 
     before: for r in 8: for i in 100: out[r*100 + i] = a[i]
     after:  for r in 8: for i in 128: if r*100%16 <= i < r*100%16 + 100:                          by 16
@@ -42,7 +42,7 @@ def check_align(view: KernelView, axis: UOp, multiple: int) -> str | None:
 
 
 def shift_of(store: UOp, axis: UOp, multiple: int) -> UOp:
-    """The remainder of the position at which a row begins."""
+    """The position at which a row begins, modulo `multiple`: the number of iterations added before it."""
     terms, constant = affine(store.src[1])
     position = index_const(constant % multiple)
     for atom, factor in terms.items():
@@ -52,7 +52,7 @@ def shift_of(store: UOp, axis: UOp, multiple: int) -> UOp:
 
 
 def aligned_size(axis: UOp, multiple: int) -> int:
-    """The size that holds a row wherever it begins between two multiples."""
+    """The size of the extended loop: it holds a row for any position at which the row begins."""
     return -(-(size_of(axis) + multiple - 1) // multiple) * multiple
 
 
@@ -72,5 +72,5 @@ def align_candidates(view: KernelView) -> Iterator[tuple[UOp, int]]:
 
 
 ALIGN = Transform(
-    OptOps.ALIGN, check_align, apply_align, align_candidates, "the multiple that rows of the stores begin at"
+    OptOps.ALIGN, check_align, apply_align, align_candidates, "the alignment of the first store of a row, in elements"
 )

@@ -67,8 +67,8 @@ class Box(NamedTuple):
 
 
 def without_store_mask(view: KernelView, access: UOp) -> UOp:
-    """The access without the parts of its mask that every store has as well, such as the end of a padded row: what
-    such an element is has no effect. Another part has to end the windows before the buffer does."""
+    """The access without the conjuncts of its mask that every store has too, such as the end of a padded row: elements
+    that are not stored may have any value. Another conjunct must keep the windows inside the buffer."""
     if len(access.src) < 3:
         return access
     parts = parts_of(access.src[2], Ops.AND)
@@ -81,8 +81,8 @@ def without_store_mask(view: KernelView, access: UOp) -> UOp:
 
 
 def _ends_before(end: UOp, part: UOp) -> bool:
-    """Whether `end` masks off some elements that `part` does not, along the same loops: what lies behind those that
-    `part` masks off is then masked off as well."""
+    """Whether `end` depends on the loops of `part` too, and masks off some elements of the last window that `part`
+    admits: `end` then bounds the windows after it as well."""
     if end.op is not Ops.CMPLT or part.op is not Ops.CMPLT or not part.ranges < end.ranges:
         return False
     further = simplify(end.src[0] - part.src[0])
