@@ -116,16 +116,20 @@ class Lineariser:
     def _make_accumulators(self) -> None:
         """Makes an accumulator for each reduction, and rebuilds every other node on the results."""
         started = _started_sums(self.nodes)
+        self.rest_of = _peeled_reductions(self.nodes)
+        added = {*started, *self.rest_of.values()}
+        accs: dict[UOp, UOp] = {}
 
         def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
-            if node.op is Ops.ADD and node.src[0] in started:
+            if len(src) == 2 and node.op.is_elementwise and node.src[0] in added:
                 return src[0]
             if node.op is not Ops.REDUCE:
                 return None
-            folded = tuple(sorted((a for a in node.src[1:] if a.arg.kind is AxisType.UPCAST), key=lambda a: a.arg.id))
-            kept = tuple(sorted((a for a in node.ranges if a.arg.kind.is_tile), key=lambda a: a.arg.id))
+            rest = self.rest_of.get(node, node)
+            folded = _folded(rest)
+            kept = tuple(sorted((a for a in rest.ranges if a.arg.kind.is_tile), key=lambda a: a.arg.id))
             start = started.get(node) or const(node.dtype, reduce_identity(node.arg, node.dtype))
-            acc = UOp(Ops.ACC, node.dtype, (start, *kept, *folded), len(self.accumulators))
+            acc = accs.setdefault(rest, UOp(Ops.ACC, node.dtype, (start, *kept, *folded), len(accs)))
             update = UOp(Ops.ACCUMULATE, dtypes.void, (acc, src[0]), node.arg)
             total = UOp(Ops.COMBINE, node.dtype, (acc, *folded), node.arg)
             self.accumulators[node] = (acc, update, total)
@@ -181,14 +185,19 @@ class Lineariser:
 
     def _place_reduce(self, node: UOp) -> None:
         acc, update, total = self.accumulators[node]
-        home = self.path_of(node)
-        loops = [loop for loop in node.src[1:] if is_loop(loop)]
-        inside = max((self.paths[loop] for loop in loops), key=len, default=home)
+        rest = self.rest_of.get(node, node)
+        home = self.path_of(rest)
+        inside = self._path_inside(node, home)
         self._place(acc, home, ())
         self._place(update, inside, node.src[:1])
         self._place(total, home, ())
         self._order((acc, home), (update, inside))
         self._order((update, inside), (total, home))
+        if rest is not node:
+            self._order((update, home), (self.accumulators[rest][1], self._path_inside(rest, home)))
+
+    def _path_inside(self, reduction: UOp, home: Path) -> Path:
+        return max((self.paths[loop] for loop in reduction.src[1:] if is_loop(loop)), key=len, default=home)
 
     def _emit(self, block: Block, order: list[UOp]) -> None:
         """Members in topological order; of those that are ready, loops and the stores to buffers between them come
@@ -295,3 +304,22 @@ def _started_sums(nodes: list[UOp]) -> dict[UOp, UOp]:
     }
     users = consumers(nodes) if added else {}
     return {total: start for total, start in added.items() if len(users[total]) == 1}
+
+
+def _folded(reduction: UOp) -> tuple[UOp, ...]:
+    """The axes of a reduction whose elements have an accumulator each."""
+    return tuple(sorted((a for a in reduction.src[1:] if a.arg.kind is AxisType.UPCAST), key=lambda a: a.arg.id))
+
+
+def _peeled_reductions(nodes: list[UOp]) -> dict[UOp, UOp]:
+    """For the float reduction of a peeled iteration that of the loop, with which it shares accumulators: it updates
+    them before the loop does, and their lanes are folded once."""
+    pairs = {
+        node.src[1]: node.src[0]
+        for node in nodes
+        if len(node.src) == 2 and node.dtype.is_float and all(source.op is Ops.REDUCE for source in node.src)
+        if node.op is node.src[0].arg is node.src[1].arg and _folded(node.src[0]) == _folded(node.src[1])
+        if any(map(is_loop, node.src[0].src[1:])) and not any(map(is_loop, node.src[1].src[1:]))
+    }
+    users = consumers(nodes) if pairs else {}
+    return {peeled: rest for peeled, rest in pairs.items() if len(users[rest]) == len(users[peeled]) == 1}

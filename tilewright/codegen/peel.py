@@ -1,12 +1,14 @@
-"""Peels the last iteration off the loop of a padded reduction. In: a kernel, for a target whose vectors have no masks.
-Out: the same kernel, in which the loads of such a loop need no mask.
+"""Peels the last iteration off the loop of a padded reduction. In: a kernel, for a target with threads. Out: the same
+kernel, in which the loads of such a loop need no mask.
 
     before: for k in 6554: acc += a[k*4 + u] where k*4 + u < 26214
     after:  for k in 6553: acc += a[k*4 + u]
             acc += a[26212 + u] where u < 2
 
-Only the last iteration of a loop over a padded axis reaches past its end. A processor with masked vector loads does not
-need this; others would branch for each load on whether the vector is whole."""
+Only the last iteration of a loop over a padded axis reaches past its end. A processor without masked vector loads would
+branch for each load on whether the vector is whole. One that has them computes the mask in each iteration, in vector
+registers that the accumulators then lack: a tile of 5x5 dot products on AVX-512 takes 21 clocks instead of 13.
+`linearise` gives both parts one set of accumulators, so that their lanes are folded once."""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ MIN_ITERATIONS = 4
 
 
 def peel_reductions(sink: UOp, target: Target) -> UOp:
-    if not target.has_threads or target.masked_itemsizes:
+    if not target.has_threads:
         return sink
     nodes = toposort(sink)
     reduced = {node: list(filter(is_loop, node.src[1:])) for node in nodes if node.op is Ops.REDUCE}
