@@ -33,6 +33,14 @@ def test_movements_that_change_nothing_are_gone() -> None:
     assert build.flip(counted(1, 3), (0,)) == counted(1, 3)
 
 
+def test_axes_of_one_element_move_without_a_copy() -> None:
+    memory = build.new_buffer(dtypes.int32, 24, "CPU")
+    moved = build.permute(build.reshape(memory, (6, 1, 4, 1)), (3, 0, 1, 2))
+    assert moved.shape == (1, 6, 1, 4)
+    assert build.contiguous(moved) is moved
+    assert build.contiguous(build.permute(moved, (0, 3, 2, 1))).op is Ops.CONTIGUOUS
+
+
 def test_two_of_a_kind_are_one() -> None:
     assert build.reshape(build.reshape(X, (6, 4)), (24,)) is build.iota(24)
     assert build.permute(build.permute(X, (2, 0, 1)), (1, 2, 0)) is X

@@ -87,9 +87,12 @@ def expand(x: UOp, shape: Shape) -> UOp:
 
 
 def permute(x: UOp, order: tuple[int, ...]) -> UOp:
+    """The axes of `x` in another order. A reshape where only axes of size 1 move: the elements keep their order, so
+    that a stored value stays one."""
     assert sorted(order) == list(range(len(x.shape))), f"permute {x.shape} by {order}"
-    if order == tuple(range(len(order))):
-        return x
+    long = [axis for axis in order if x.shape[axis] != 1]
+    if long == sorted(long):
+        return reshape(x, tuple(x.shape[axis] for axis in order))
     if x.op is Ops.PERMUTE:
         return _past(x, permute(x.src[0], tuple(x.arg[axis] for axis in order)))
     return UOp(Ops.PERMUTE, x.dtype, (x,), order)

@@ -327,27 +327,8 @@ def is_stored_view(node: UOp) -> bool:
 
 def stored_whole(node: UOp) -> UOp:
     """The node in row-major memory without a view around it, as a custom kernel takes it."""
-    node = without_unit_moves(node)
     is_constant = storage_node(node).op in (Ops.CONST, Ops.SIZE, Ops.IOTA)
     return node if is_stored_view(node) and not is_constant else UOp(Ops.CONTIGUOUS, node.dtype, (node,))
-
-
-def without_unit_moves(node: UOp) -> UOp:
-    """A view that permutes only axes of size 1, as a reshape, since the order of the elements is the same: the heads of
-    one token go from (batch, heads, 1, features) to (batch, 1, heads * features) without a copy."""
-    inner = node
-    has_moves = False
-    while inner.op is Ops.RESHAPE or is_unit_move(inner):
-        has_moves |= inner.op is Ops.PERMUTE
-        inner = inner.src[0]
-    return UOp(Ops.RESHAPE, node.dtype, (inner,), node.shape) if has_moves else node
-
-
-def is_unit_move(node: UOp) -> bool:
-    if node.op is not Ops.PERMUTE:
-        return False
-    kept = [axis for axis in node.arg if node.src[0].shape[axis] != 1]
-    return kept == sorted(kept)
 
 
 def nodes_taken_whole(order: Sequence[UOp]) -> frozenset[UOp]:

@@ -19,7 +19,7 @@ def stored_numbers(numbers: UOp, slot: int) -> tuple[UOp, UOp]:
         node = stack.pop()
         if build.is_stored(node):
             leaves.add(build.stored_root(node))
-        elif _keeps_order(node) or node.op.is_elementwise:
+        elif node.op is Ops.RESHAPE or node.op.is_elementwise:
             stack += (source for source in node.src if source.op is not Ops.CONST)
         else:
             leaves.add(node)
@@ -32,18 +32,9 @@ def stored_numbers(numbers: UOp, slot: int) -> tuple[UOp, UOp]:
     def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
         if node is source:
             return element
-        return src[0] if _keeps_order(node) else None
+        return src[0] if node.op is Ops.RESHAPE else None
 
     return build.reshape(source, numbers.shape), map_graph(numbers, visit)
-
-
-def _keeps_order(node: UOp) -> bool:
-    """Whether a view has the elements in the order in which they are: its axes divide them otherwise, or axes of one
-    element are elsewhere."""
-    if node.op is not Ops.PERMUTE:
-        return node.op is Ops.RESHAPE
-    moved = [axis for axis in node.arg if node.src[0].shape[axis] != 1]
-    return moved == sorted(moved)
 
 
 def number_at(formula: UOp, index: UOp, valid: UOp) -> UOp:
