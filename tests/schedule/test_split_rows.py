@@ -130,10 +130,24 @@ def test_a_product_of_few_results_is_parts_and_a_rest() -> None:
     assert not any(node.op is Ops.PAD for node in toposort(split))
 
 
-def test_a_permuted_array_is_not_read_as_one_axis() -> None:
+def test_a_permuted_array_is_reduced_in_the_order_of_memory() -> None:
+    """The sum of a permuted 101x103x107 took five times as long as that of the array itself."""
+    own, doubled = leaf(101, 103, 107), build.const(dtypes.float32, 2, (107, 101, 103))
+    permuted = build.alu(Ops.MUL, build.permute(own, (2, 0, 1)), doubled)
+    for axes, same in (((0, 1, 2), (0, 1, 2)), ((0, 2), (1, 2))):
+        found = split_reduction(build.reduce_axis(Ops.ADD, permuted, axes))
+        plain = build.reduce_axis(Ops.ADD, build.alu(Ops.MUL, own, own.const_like(2)), same)
+        assert found is not None
+        assert build.stored_root(found) is build.stored_root(split_reduction(plain) or plain)
+    # Results by the last axis, then by the second.
+    assert split_reduction(build.reduce_axis(Ops.ADD, permuted, (1,))) is None
+
+
+def test_arrays_in_two_orders_are_not_read_as_one_axis() -> None:
     """A core would divide to find each element."""
     permuted = build.permute(leaf(101, 103, 107), (2, 0, 1))
-    split = split_reduction(build.reduce_axis(Ops.ADD, permuted, (0, 1, 2)))
+    both = build.alu(Ops.ADD, permuted, leaf(107, 101, 103))
+    split = split_reduction(build.reduce_axis(Ops.ADD, both, (0, 1, 2)))
     assert split is not None
     assert not any(
         node.op is Ops.RESHAPE and node.src[0] is permuted and len(node.shape) < 3 for node in toposort(split)

@@ -13,7 +13,7 @@ from tilewright.graph.ops import Ops, reduce_identity
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp, const
-from tilewright.graph.walk import without_casts
+from tilewright.graph.walk import map_nodes, toposort, without_casts
 from tilewright.schedule.product_parts import MAX_GROUP_PARTS, MAX_PADDING, fill_cores, is_product
 
 LARGE_REDUCTION = 1 << 15
@@ -55,6 +55,9 @@ def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
     source = node.src[0]
     if is_symbolic(source.shape):
         return None  # parts of an axis are of constant size
+    ordered = _in_memory_order(node)
+    if ordered is not None:
+        return build.reshape(split_reduction(ordered, target) or ordered, node.shape)
     _, axes = node.arg
     work, results = max_count(source.shape), max_count(node.shape)
     group_cores = target.cores if target is not None and target.has_local else 0
@@ -84,6 +87,34 @@ def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
         split = _split_with_padding if group_cores else _split_with_rest
         return split(node, axis, padded) if padded > 1 else None
     return _split_axis(node, source, axis, parts)
+
+
+def _in_memory_order(node: UOp) -> UOp | None:
+    """
+    before: sum(permute(x, (2, 1, 0)) * 2, axes=(0, 1, 2))
+    after:  sum(x * 2, axes=(0, 1, 2))
+
+    Reduced axes have no order of their own; in that of memory they merge. None where they are in that order already,
+    what is read has different orders, or the results would be stored in another order."""
+    (op, axes), source = node.arg, node.src[0]
+    values = toposort(source, stop=lambda value: not value.op.is_elementwise)
+    read = [value for value in values if value.shape and not value.op.is_elementwise and value.op is not Ops.EXPAND]
+    orders = {value.arg if value.op is Ops.PERMUTE else None for value in read}
+    order = orders.pop() if len(orders) == 1 else None
+    if order is None or is_product(source, axes):
+        return None
+    kept = [order[axis] for axis, size in enumerate(node.shape) if size != 1]
+    reduced = [order[axis] for axis in axes if source.shape[axis] != 1]
+    if kept != sorted(kept) or reduced == sorted(reduced):
+        return None
+    back = tuple(map(order.index, range(len(order))))
+
+    def visit(value: UOp, src: tuple[UOp, ...]) -> UOp:
+        if value.op is Ops.EXPAND:
+            return build.expand(build.permute(value.src[0], back), tuple(value.shape[axis] for axis in back))
+        return value.src[0] if value.op is Ops.PERMUTE else value.with_src(src)
+
+    return build.reduce_axis(op, map_nodes(values, visit)[source], tuple(sorted(order[axis] for axis in axes)))
 
 
 def _merge_reduced(node: UOp, axis: int, is_contiguous: bool) -> UOp | None:
