@@ -232,7 +232,11 @@ class PoolingMixin(ScatterMixin, ProductsMixin):
             own = result.shape[axis]
             if own != wanted:
                 weights = result._new(_window_weights(own, wanted, result.dtype))
-                result = result.transpose(axis, -1).matmul(weights).transpose(axis, -1)
+                before, after = result.shape[:axis], result.shape[axis + 1 :]
+                # The axes behind this one are the columns of the product, which are read in the order of memory.
+                rows = result.reshape(*before, own, math.prod(after)) if after else result
+                result = weights.T.matmul(rows) if after else result.matmul(weights)
+                result = result.reshape(*before, wanted, *after)
         return result.cast(self.dtype)
 
     def adaptive_avg_pool1d(self, output_size: AdaptiveSizes) -> Self:
