@@ -1,5 +1,5 @@
-"""What is added to sums by index. In: a node over the sums that a kernel of `segments.py` stores. Out: that kernel with
-the node in its store, so that the sums are not written and read again."""
+"""Fuses the addition of sums by index to existing values. In: a node that adds the sums which a kernel of `segments.py`
+stores. Out: that kernel with the addition in its store, so that the sums are not written and read again."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _KERNELS = (LOCAL_SUMS, BUCKET_SUMS)
 
 def added_to_own(node: UOp) -> UOp | None:
     """
-    before: where(sums == 0, own, own + sums)        sums: what a kernel stores
-    after:  what a kernel stores that loads the elements of `own` as well
+    before: where(sums == 0, own, own + sums)        sums: the result of a kernel
+    after:  the result of a kernel that also loads the elements of `own`, and stores the WHERE
 
-    What is not in memory would be stored for it, where a kernel of the results computes it.
+    `own` must be in memory: otherwise another kernel would have to store it first, while the kernel of the WHERE
+    computes it in place.
     """
     if node.op is not Ops.WHERE or node.src[2].op is not Ops.ADD or node.src[0].op is not Ops.CMPEQ:
         return None

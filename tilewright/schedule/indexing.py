@@ -104,6 +104,17 @@ def within(idx: UOp, start: int, stop: int) -> UOp:
     return condition
 
 
+def touched_span(position: UOp, size: int, step: int, first: int = 0) -> tuple[int, int]:
+    """The elements [start, stop) of memory that a position may name, by its bounds; the position counts from element
+    `first` of the memory, of which it may name `size` elements. The start is rounded down to a multiple of `step`.
+    Where less than a step of an aligned memory remains, the span includes it: the last vector of a padded row may be
+    loaded whole. A position that may be out of range is masked, and stays out of range of the span."""
+    start = (first + min(max(int(position.vmin), 0), size - 1)) // step * step
+    stop = max(first + min(int(position.vmax) + 1, size), start + 1)
+    is_end = (first + size) % step == 0 and first + size - stop < step
+    return start, first + size if is_end else stop
+
+
 def push_movement(node: UOp, element: Element) -> Element:
     """The element of a view's source."""
     index, valid = element

@@ -16,6 +16,7 @@ from tilewright.graph.records import Access, Item, KernelInfo, Slot
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import map_graph, size_of, substitute, toposort
+from tilewright.schedule.indexing import touched_span
 from tilewright.schedule.steps import Part, Step
 
 # For each PARAM of a kernel: the number of its memory, and the element of it at which the PARAM begins.
@@ -184,20 +185,14 @@ def canonical_kernel(sink: UOp, memory: Memory, alignment: int) -> CanonicalKern
 
 
 def touched_spans(nodes: Sequence[UOp], memory: Memory, alignment: int) -> dict[int, tuple[int, int]]:
-    """The elements [start, stop) of each memory that a kernel accesses, by the bounds of its indices, from an aligned
-    byte on, and up to the end of the memory where that is aligned and no vector further: the last one may be loaded
-    whole. An index that may be out of range is masked where it is, and remains out of range of the part."""
+    """The elements [start, stop) of each memory that a kernel accesses, from an aligned byte on (`touched_span`)."""
     spans: dict[int, tuple[int, int]] = {}
     for node in nodes:
         if node.op is not Ops.INDEX:
             continue
         buffer, position = node.src[:2]
         number, first = memory[buffer.arg.slot]
-        size, step = buffer.arg.size, max(1, alignment // node.dtype.itemsize)
-        start = (first + min(max(int(position.vmin), 0), size - 1)) // step * step
-        stop = max(first + min(int(position.vmax) + 1, size), start + 1)
-        if (first + size) % step == 0 and first + size - stop < step:
-            stop = first + size
+        start, stop = touched_span(position, buffer.arg.size, max(1, alignment // node.dtype.itemsize), first)
         known = spans.get(number, (start, stop))
         spans[number] = (min(start, known[0]), max(stop, known[1]))
     return spans

@@ -146,8 +146,8 @@ def _is_stored(node: UOp, users: dict[UOp, list[UOp]]) -> bool:
 
 
 def _inside_windows(nodes: list[UOp]) -> set[UOp]:
-    """Sums whose results are shifted and summed again, as in the gradient of windows: one kernel does both, and reads
-    unaligned elements."""
+    """Sums whose results are shifted and summed again, as in the gradient of windows. One kernel computes both sums,
+    and its loads are not aligned."""
     shifted: set[UOp] = set()  # what reaches a sum through a PAD or a SHRINK
     reaching: set[UOp] = set()  # what reaches a sum through views
     for node in reversed(nodes):
@@ -241,11 +241,11 @@ def _moved(
     lanes: int,
     is_in_windows: bool,
 ) -> list[tuple[_Factor, int]]:
-    """The factors that another axis should be last of: that of a common summed loop, or of a loop of the factor itself,
-    whichever needs fewer bytes copied."""
+    """The factors that should be stored with another axis last, each with that axis: the axis of a summed loop that
+    both have, or of a loop of the factor alone, whichever copies fewer bytes."""
     best: tuple[int, int, list[tuple[_Factor, int]]] | None = None
     choices = [(inner, inner)]
-    # Along loops of their own the result is stored out of order: it must be small.
+    # With the axis of a factor's own loop last, the stores of the result are not contiguous: it must be small.
     is_small = all(max_count(node.shape) <= max_count(factor.base.shape) for factor in factors)
     if is_small and not is_in_windows:
         choices.append((own[0], own[1]))

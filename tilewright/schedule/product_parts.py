@@ -14,12 +14,12 @@ from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import without_casts
 
-# The most parts that an axis is cut into on a device with work-groups, and at most one of how many is padding.
+# The most parts of an axis on a device with work-groups; and at most one element in MAX_PADDING is padding.
 MAX_GROUP_PARTS = 1024
 MAX_PADDING = 8
-# A product on tensor cores: rows and columns of a tile, the least summed length of a part, operations per core and
-# clock of short floats, the share of its peak that a core of float32 reaches, bytes per core and clock from the shared
-# cache, and the least estimated speedup for which the product is split.
+# Estimates of a product on tensor cores: rows and columns of a tile; the fewest terms of a part; operations per core
+# and clock with short floats; the fraction of its peak that a core reaches with float32; bytes per core and clock from
+# the shared cache; and the estimated speedup from which the product is split.
 TILE_ROWS, TILE_COLUMNS = 128, 256
 MIN_SUMMED = 256
 SHORT_FLOAT_OPERATIONS, FLOAT_EFFICIENCY = 3500.0, 0.75
@@ -29,16 +29,17 @@ VECTOR_BYTES = 16
 
 
 def fill_cores(node: UOp, target: Target) -> UOp | None:
-    """A matrix product with fewer tiles than a card has cores is summed in parts, each with tiles of its own. The parts
-    are written and read once more; the least estimate wins. Where parts would not be equal, or not aligned to vectors,
-    there are zeros at the end of the axis: factors are copied with them, windows are masked."""
+    """Sums a matrix product with fewer tiles than the card has cores in parts, each with its own tiles. The partial
+    results are written and read once more; the number of parts has the least estimate. Where parts would not be equal,
+    or not aligned to vectors, the axis is padded with zeros: factors are copied with the padding, windows are
+    masked."""
     source = node.src[0]
     op, axes = node.arg
     if op is not Ops.ADD or node.dtype not in (dtypes.float32, dtypes.float64):
         return None
     axis = max(axes, key=lambda a: source.shape[a])
     is_whole = all(_is_whole(factor.src[0]) for factor in _factors(source))
-    # Windows are masked where no equal parts are faster: the mask is computed for each of their elements.
+    # Windows are padded only where no equal parts are faster: their padding is a mask for each element.
     parts, wide = _choose_parts(node, axis, is_whole, target)
     if parts == 1 and not is_whole:
         parts, wide = _choose_parts(node, axis, True, target)

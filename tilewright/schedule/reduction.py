@@ -17,24 +17,24 @@ from tilewright.graph.walk import map_nodes, toposort, without_casts
 from tilewright.schedule.product_parts import MAX_GROUP_PARTS, MAX_PADDING, fill_cores, is_product
 
 LARGE_REDUCTION = 1 << 15
-LONG_REDUCTION = 1 << 22  # that fewer parts than FEW_RESULTS would not share well
+LONG_REDUCTION = 1 << 22  # elements for which fewer parts than FEW_RESULTS would leave cores idle
 FEW_RESULTS = 64
-# This many rows in memory order keep the cores of a CPU busy, where an axis has no useful divisor: padding it would add
-# divisions wherever a value is read by channel or image.
+# Results, each of a contiguous row, that keep the cores of a CPU busy: a reduction to this many is not split along an
+# axis without a useful divisor.
 ENOUGH_ROWS = 8
 FEW_PRODUCTS = 1024  # results of sums of products: a few register tiles, one task for one core
 MAX_PARTS = 256
 MIN_PART = 1024
-LINE = 32  # the elements that parts on a CPU are multiples of: vectors without a mask, several independent ones
+LINE = 32  # parts on a CPU are multiples of this many elements: several independent vectors, none of them masked
 LONG_PRODUCT = 1 << 12
 # Sums of columns on a device with work-groups: the least number of elements for which two kernels are faster than one,
 # the number of partial sums that keeps the threads busy, and the least length of a part.
 LARGE_COLUMNS = 1 << 18
 MIN_PARTIALS = 1 << 16
 MIN_COLUMN_PART = 32
-# Sums of columns on a CPU: the least elements that are worth a second kernel; the parts, the rows that a part takes at
-# a time, its least rows, and the bytes of a row from which a part of each row, one for each core, is a long stream as
-# well.
+# Sums of columns on a CPU: the fewest elements that repay a second kernel; the most and the fewest parts, and the rows
+# that a part reads at a time; the fewest rows of a part; and the bytes of a row from which the cores share each row
+# instead, since a part of it is a long prefetch stream as well.
 LARGE_ROWS = 1 << 19
 ROW_PARTS, MIN_ROW_PARTS, ROW_STREAMS = 16, 4, 4
 MIN_ROWS = 64
@@ -118,10 +118,10 @@ def _in_memory_order(node: UOp) -> UOp | None:
 
 
 def _merge_reduced(node: UOp, axis: int, is_contiguous: bool) -> UOp | None:
-    """The same reduction with the reduced axes around one as one axis; None where there are none, or where a value is
-    broadcast along some of them. Without this, threads that share a part of several axes, one of them padded, would not
-    read adjacent elements, and the rest of a split axis would be a few elements of every row. What is read
-    `is_contiguous` where a core would divide to find elements of any other view."""
+    """The same reduction with `axis` and the reduced axes next to it merged into one; None where there are none, or
+    where an operand is broadcast along some of them. Split alone, a padded axis would separate the elements of adjacent
+    threads, and the remainder of an axis would be a few elements of every row. Where the operands must be
+    `is_contiguous`, views are refused: a core would divide to find each of their elements."""
     shape, (op, axes) = node.src[0].shape, node.arg
     first = last = axis
     while first > 0 and (first - 1 in axes or shape[first - 1] == 1):
@@ -163,8 +163,8 @@ def merge_axes(node: UOp, first: int, last: int, done: dict[UOp, UOp | None]) ->
 
 
 def merged_sizes(source: UOp, axis: int) -> tuple[int, ...]:
-    """Where an axis of a value is made of several axes of what it is computed from, such as channels and pixels: the
-    elements of each step of these, the innermost apart."""
+    """For an axis that a reshape merges from several axes of an operand, such as channels and pixels: the stride of
+    each of these in the merged axis, without the innermost."""
     found: set[int] = set()
     stack, seen = [source], {source}
     while stack:
@@ -183,8 +183,8 @@ def merged_sizes(source: UOp, axis: int) -> tuple[int, ...]:
 
 def choose_parts(size: int, reduced: int, inner: tuple[int, ...] = ()) -> int | None:
     """The largest divisor of the axis that leaves each core enough work; None where the axis has no useful divisor. A
-    part is some whole steps of the `inner` axes, or a fraction of one: elsewhere every element would be divided to find
-    its step."""
+    part is a multiple of each stride in `inner`, or divides it: otherwise the index of every element would need a
+    division."""
     max_parts = min(MAX_PARTS, max(reduced // MIN_PART, 1))
     divisors = [d for d in range(1, max_parts + 1) if size % d == 0]
     best = max(d for d in divisors if all(size // d % step == 0 or step % (size // d) == 0 for step in inner))
@@ -193,7 +193,7 @@ def choose_parts(size: int, reduced: int, inner: tuple[int, ...] = ()) -> int | 
 
 
 def _split_columns(node: UOp, work: int, results: int) -> UOp | None:
-    """Column sums, such as the gradient of a bias, have one thread per column: too few to fill a card."""
+    """Splits column sums, such as the gradient of a bias: one thread per column is too few to fill a card."""
     source = node.src[0]
     _, axes = node.arg
     if work < LARGE_COLUMNS or results * 8 > MIN_PARTIALS or contiguous_axis(source) in axes:
@@ -216,10 +216,10 @@ def _split_rows(node: UOp, work: int, results: int) -> UOp | None:
     own = contiguous_axis(source)
     if work < LARGE_ROWS or not summed or own in axes or is_product(source, axes):
         return None
-    # A factor that is transposed, as that of a vector by a matrix, has its columns in front.
+    # In a transposed factor, as of a vector times a matrix, the contiguous axis is before the summed one.
     columns = source.shape[own] if own < summed[-1] else max_count(source.shape[summed[-1] + 1 :])
     if results >= ROW_PARTS * columns or columns * node.dtype.itemsize >= LONG_ROW:
-        return None  # there are as many matrices already, or parts of a row are long
+        return None  # there are enough matrices for the cores, or the cores share each row
     size, most = source.shape[summed[0]], min(ROW_PARTS, work // results // MIN_ROWS)
     parts = max((n for n in range(MIN_ROW_PARTS, most + 1) if size % (n * ROW_STREAMS) == 0), default=most)
     rest = size % (parts * ROW_STREAMS) if parts > 1 else size
@@ -250,9 +250,7 @@ def _contiguous_axes(source: UOp) -> list[int]:
 
 
 def _is_repeated(node: UOp) -> bool:
-    while node.op is Ops.CAST:
-        node = node.src[0]
-    return node.op is Ops.EXPAND or node.op is Ops.CONST
+    return without_casts(node).op in (Ops.EXPAND, Ops.CONST)
 
 
 def _split_product(node: UOp) -> UOp | None:
@@ -270,19 +268,18 @@ def _split_product(node: UOp) -> UOp | None:
 
 
 def _split_axis(node: UOp, source: UOp, axis: int, parts: int, is_stored: bool = False) -> UOp:
-    """`source` is what is reduced, padded or without the rows that are left over. Parts are the first axis where
-    adjacent results are adjacent in what is read: the results of a part are then stored contiguously, in vectors;
-    otherwise they would be stored at a stride of `parts`. A short sum of sums would be one kernel again, were the first
-    not stored."""
+    """`source` is the operand of the reduction, padded or without its remainder. Where the contiguous axis of the
+    operand is not reduced, the axis of the parts comes first: the results of a part are then contiguous, and stored as
+    vectors; otherwise they would have a stride of `parts`. With `is_stored` the partial results are stored, where a
+    short second sum would be fused with the first."""
     (op, axes), shape = node.arg, source.shape
+    split = (*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :])
     if max_count(shape[:axis]) > 1 and any(own not in axes for own in _contiguous_axes(node.src[0])):
-        split = (*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :])
         order = (axis, *(a for a in range(len(split)) if a != axis))
         first = build.permute(build.reshape(source, split), order)
         sums = build.reduce_axis(op, first, tuple(sorted(a + 1 for a in axes)))
         sums = build.contiguous(sums) if is_stored else sums
         return build.reshape(build.reduce_axis(op, sums, (0,)), node.shape)
-    split = (*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :])
     moved = tuple(a + (a >= axis) for a in axes if a != axis)
     first_axes = tuple(sorted((axis + 1, *moved)))
     first = UOp(Ops.REDUCE_AXIS, node.dtype, (UOp(Ops.RESHAPE, source.dtype, (source,), split),), (op, first_axes))
@@ -292,8 +289,8 @@ def _split_axis(node: UOp, source: UOp, axis: int, parts: int, is_stored: bool =
 
 
 def _split_with_rest(node: UOp, axis: int, parts: int, multiple: int = LINE, is_stored: bool = False) -> UOp:
-    """Parts of a multiple of some elements. What is left over is reduced by the second kernel: a mask for every element
-    would take as long as the reduction."""
+    """Splits into parts whose length is a multiple of `multiple`. The second kernel also reduces the remainder: a mask
+    for every element would take as long as the reduction."""
     source, size = node.src[0], node.src[0].shape[axis]
     rest = size % (parts * multiple)
     if not rest:
@@ -306,7 +303,7 @@ def _split_with_rest(node: UOp, axis: int, parts: int, multiple: int = LINE, is_
 
 
 def padded_parts(size: int, reduced: int, most: int) -> int:
-    """The parts of an axis that is padded with the identity of the reduction, because it has no useful divisor."""
+    """The number of parts of an axis without a useful divisor, which is padded with the identity of the reduction."""
     parts = FEW_RESULTS if reduced < LONG_REDUCTION else most
     while parts * MAX_PADDING > size:
         parts //= 2

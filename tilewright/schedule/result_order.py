@@ -30,7 +30,7 @@ def order_results(node: UOp, target: Target | None) -> UOp | None:
     if found is None:
         return None
     rows, columns = found
-    # The results are written and read once more, which is little beside a sum that is longer than both.
+    # Storing and reading the results takes little time beside a sum that is longer than the rows and the columns.
     if (
         2 * node.shape[columns] > node.shape[rows]
         or max_count(tuple(product.shape[axis] for axis in summed)) < node.shape[rows]

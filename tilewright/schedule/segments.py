@@ -51,8 +51,8 @@ MAX_COLUMNS = 128
 # The most terms of one output that a thread adds up alone.
 MAX_DIRECT = 2048
 MAX_NUMBER = (1 << 31) - 1
-# The comparisons per core that take as long as the launches of any other method; and the most terms that a kernel with
-# other work compares for each of its elements.
+# The comparisons per core that take as long as the launches of any other method; and the most terms for which the
+# comparisons are fused with other work.
 MIN_PASSES = 1 << 19
 MAX_COMPARED = 32
 _SHORT_FLOATS = (dtypes.float16, dtypes.bfloat16)
@@ -74,8 +74,8 @@ class IndexedReduction(NamedTuple):
 def reduce_by_index(node: UOp, target: Target) -> UOp | None:
     """
     before: REDUCE_AXIS(op, where(numbers == n, values, identity), terms)
-    after:  the same, without a comparison of each number with each n; unchanged where few terms are compared, which a
-            kernel may do beside its other work
+    after:  the same reduction without comparing every number with every n; the node itself where there are so few
+            terms that a kernel compares them fused with its other work
     """
     found = match_indexed_reduction(node)
     if (

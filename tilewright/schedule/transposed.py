@@ -98,8 +98,8 @@ def _windows_to_transpose(node: UOp, plan: Plan, stored: frozenset[UOp]) -> Iter
 
 
 def _repeats_to_store(node: UOp, plan: Plan, stored: frozenset[UOp]) -> Iterator[UOp]:
-    """The repeated elements of memory that a contraction reads, where an axis is made of elements and their repeats and
-    sums of loops are divided to find an element: a single loop would be split."""
+    """The views of repeated elements that a contraction reads and that should be stored: an axis merges elements with
+    their repeats, and finding an element divides a sum of loops. (A single loop would be split instead.)"""
     work = max_count(node.src[0].shape)
     below: set[UOp] = set()  # views of which more repeats are stored
     for view in _views_below(node.src[0], stored):

@@ -17,7 +17,7 @@ from tilewright.graph.spec import Kind, Shape, max_count
 from tilewright.graph.uop import UOp, index_const
 from tilewright.graph.walk import size_of, toposort
 from tilewright.schedule.facts import PERMUTING, TRANSPARENT, Facts
-from tilewright.schedule.indexing import TRUE, ZERO, Element, both, flatten_index, push_movement
+from tilewright.schedule.indexing import TRUE, ZERO, Element, both, flatten_index, push_movement, touched_span
 from tilewright.schedule.masks import loop_limits
 
 # The longest reduction that may contain another one: the window of a convolution, whose gradient is a sum of sums.
@@ -79,17 +79,12 @@ class Plan:
         return found
 
     def part(self, position: UOp, size: int, step: int) -> tuple[int, int, UOp]:
-        """The range of memory that a position lies in, by its bounds: the first element, rounded down to a multiple of
-        `step`, the number of elements, and the position relative to the first. It includes what remains of the memory
-        where that is less than a step: the last vector of a padded row may be loaded whole. A position that may be out
-        of range is masked, and stays out of range."""
+        """The range of memory that a position may lie in (`touched_span`): its first element, its number of elements,
+        and the position relative to the first."""
         key = (position, size, step)
         found = self._parts.get(key)
         if found is None:
-            start = min(max(int(position.vmin), 0), size - 1) // step * step
-            stop = max(min(int(position.vmax) + 1, size), start + 1)
-            if size % step == 0 and size - stop < step:
-                stop = size
+            start, stop = touched_span(position, size, step)
             moved = simplify(position - start) if start else position
             found = self._parts[key] = (start, stop - start, moved)
         return found
@@ -199,8 +194,9 @@ def _push_elementwise(node: UOp, use: Use, plan: Plan) -> None:
 
 
 def walked_index(node: UOp, use: Use, least: int) -> tuple[UOp, tuple[UOp, ...]] | None:
-    """Of a comparison of an index with an output loop, inside a sum: the index, and the loops that compute it where the
-    kernel is a loop over the terms (the transform SCATTER), which it is from `least` bytes of outputs on."""
+    """For a comparison, inside a sum, of an index with an output loop: the index, and the loops that compute it once
+    the transform SCATTER has made the kernel a loop over the terms. None where the outputs are fewer than `least`
+    bytes: such a kernel compares."""
     if not is_reducing(use):
         return None
     for index, counted in (node.src, node.src[::-1]):
