@@ -210,9 +210,9 @@ def _saturate(node: UOp, native: frozenset[str]) -> UOp:
 
 
 def _as_last_bits(node: UOp) -> UOp:
-    """CAST of a vector of sums of less than 23 bits: 1.5 * 2**23 is a float whose last bit counts 1, so that an integer
-    which is added to its bits is added to it. A sum starts from these bits; one that folds lanes would need another
-    addition, and gain nothing."""
+    """CAST of a vector of integer sums of less than 23 bits to float32. In 1.5 * 2**23 the last bit of the mantissa
+    counts 1, so adding an integer to the bits of this float adds it to the float. `linearise` starts the sum from these
+    bits. A sum that folds lanes would need another addition for them, and gain nothing."""
     x = node.src[0]
     is_small = -_MAX_LAST_BITS <= x.vmin and x.vmax < _MAX_LAST_BITS
     if x.op is not Ops.REDUCE or not is_small or any(axis.arg.kind is AxisType.UPCAST for axis in x.src[1:]):

@@ -1,5 +1,5 @@
-"""Long epilogues of tiles. In: a kernel with tile axes. Out: the same kernel, in which what is computed from the sums
-of a tile is a loop over its rows.
+"""Loops over long epilogues. In: a kernel with tile axes. Out: the same kernel, in which a long computation on the sums
+of a tile is a loop over the rows of the tile instead of being unrolled.
 
     before: for u in 6 (UPCAST): s = 0; for k in 96: s += a[u, k] * b[k]
             for u in 6 (UPCAST): out[u] = gelu(s)
@@ -8,9 +8,9 @@ of a tile is a loop over its rows.
             for i in 6: out[i] = gelu(local[i])
 
 The sums of a tile fill the registers. Where more instructions follow for each sum than there are registers, their
-constants and intermediate values are spilled in any case. The loop takes a store and a load for each sum, and the
-compiler generates the code of one row instead of all: a quarter of the time for gelu. Where a sum has many terms, the
-store and the load are nothing beside them, and a shorter epilogue is a loop as well."""
+constants and intermediate values are spilled in any case. The loop adds a store and a load for each sum, and the
+compiler generates the code of one row instead of all rows: a quarter of the compile time for gelu. Where a sum has so
+many terms that the store and the load do not matter, a shorter epilogue is a loop as well."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from tilewright.graph.ops import ELEMENTWISE, Axis, AxisType, Ops, ParamArg
 from tilewright.graph.uop import UOp, index_const
 from tilewright.graph.walk import exchange_axis, map_nodes, size_of, substitute, toposort
 
-# Instructions of the loop itself, for each row: with fewer in the epilogue its text is not shorter.
+# Instructions of the loop itself, for each row: an epilogue with no more of its own gets no shorter text.
 LOOP_INSTRUCTIONS = 8
-# The loop takes as long as this many terms of each sum: 1x1 convolutions of 128 to 512 terms take 3 % longer with it.
-LOOP_TERMS = 16
-MAX_SHARE = 0.01  # of the time of a sum that a shorter text may take
-# What an epilogue is made of: nothing in it states an order.
+# The fewest terms of a sum beside which the loop takes 1 % of the time: it takes as long as 16 terms of each sum.
+# Convolutions of single pixels with 128 to 512 terms take 3 % longer with the loop.
+LONG_SUM = 1600
+# The ops of an epilogue that may be a loop: none of them orders effects.
 _ALLOWED = ELEMENTWISE | {Ops.CONST, Ops.PARAM, Ops.RANGE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.SINK, Ops.REDUCE}
 
 
 def loop_epilogues(sink: UOp, target: Target) -> UOp:
-    if target.has_local:  # a thread of a work-group has its own registers, and slow memory
+    if target.has_local:  # a thread of a work-group would spill its sums to slow memory
         return sink
     nodes = _epilogue(sink)
     sums = [node for node in nodes if node.op is Ops.REDUCE]
     if not any(not axis.arg.kind.is_tile for node in sums for axis in node.src[1:]):
         return sink
-    fewest = LOOP_INSTRUCTIONS if LOOP_TERMS <= MAX_SHARE * _terms(sums) else target.vector_registers
+    fewest = LOOP_INSTRUCTIONS if _terms(sums) >= LONG_SUM else target.vector_registers
     if not all(node.op in _ALLOWED for node in nodes) or len(nodes) <= fewest:
         return sink
     axis = _row_axis(sink, nodes, sums)
@@ -61,18 +61,18 @@ def _epilogue(sink: UOp) -> list[UOp]:
 
 
 def _terms(sums: Sequence[UOp]) -> int:
-    """The fewest terms of a sum."""
+    """The number of terms of the shortest sum."""
     nests = [{axis for node in toposort(total) if node.op is Ops.REDUCE for axis in node.src[1:]} for total in sums]
     return min(math.prod(map(size_of, nest)) for nest in nests)
 
 
 def _is_computed(node: UOp, axis: UOp) -> bool:
-    """Whether a node is an instruction for each row, and not one of a position."""
+    """Whether a node is an instruction for each row; index arithmetic does not count."""
     return node.op.is_elementwise and not node.dtype.is_int and axis in node.ranges
 
 
 def _row_axis(sink: UOp, nodes: Sequence[UOp], sums: Sequence[UOp]) -> UOp | None:
-    """The longest axis that the tiles of all sums and stores have, and that is the lanes of none."""
+    """The longest UPCAST axis that all sums and stores depend on and that no access walks as vector lanes."""
     stores = [node for node in nodes if node.op is Ops.STORE]
     shared = frozenset.intersection(*(frozenset(node.ranges) for node in (*sums, *stores)))
     lanes = {axis for index in toposort(sink) if index.op is Ops.INDEX for axis in shared if _walks(index, axis)}
@@ -86,7 +86,8 @@ def _walks(index: UOp, axis: UOp) -> bool:
 
 
 def _rows_of_iteration(axis: UOp, sums: Sequence[UOp], target: Target) -> int:
-    """The fewest rows with as many vectors as hide the latency of an instruction."""
+    """How many rows an iteration computes: the fewest that have `independent_vectors` vectors together, which hide the
+    latency of an instruction."""
     sizes = [math.prod(size_of(each) for each in node.ranges if each.arg.kind.is_tile) for node in sums]
     row_bytes = max(size * node.dtype.itemsize for size, node in zip(sizes, sums, strict=True)) // size_of(axis)
     wanted = target.independent_vectors * target.vector_bytes
@@ -101,7 +102,8 @@ def _range(axis: UOp, size: int, number: int, kind: AxisType = AxisType.UPCAST) 
 
 
 def _in_loop(sink: UOp, axis: UOp) -> UOp:
-    """The kernel with its sums in local memory, and a loop instead of the axis outside of them."""
+    """The kernel with its sums spilled to local memory, and a loop over the rows in place of the axis around the
+    epilogue."""
     nodes, everything = _epilogue(sink), toposort(sink)
     slot = 1 + max((node.arg.slot for node in everything if node.op is Ops.DEFINE_LOCAL), default=-1)
     indices = [node for node in everything if node.op is Ops.INDEX]
@@ -113,7 +115,7 @@ def _in_loop(sink: UOp, axis: UOp) -> UOp:
 
 
 def _spilled(total: UOp, axis: UOp, loop: UOp, slot: int, indices: Sequence[UOp]) -> UOp:
-    """The sum of a row, from the local memory that the sums of all rows are spilled to."""
+    """Spills the sums of all rows to local memory; returns the load of the sum of one row."""
     around = sorted((each for each in total.ranges if not each.arg.kind.is_tile), key=lambda each: each.arg.id)
     tiles = [each for each in total.ranges if each.arg.kind.is_tile and each is not axis]
     tiles.sort(key=lambda each: (-sum(_walks(index, each) for index in indices), each.arg.id))

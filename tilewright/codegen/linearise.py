@@ -294,8 +294,8 @@ def users_below(node: UOp, nodes: list[UOp]) -> set[UOp]:
 
 
 def _started_sums(nodes: list[UOp]) -> dict[UOp, UOp]:
-    """Integer sums whose only use is the addition of a constant, which their accumulators start from. One that
-    folds lanes would add it once for each."""
+    """Integer sums whose only use adds a constant, each with the constant: their accumulators start from it. Not sums
+    that fold lanes, each of which would add the constant."""
     added = {
         node.src[0]: node.src[1]
         for node in nodes

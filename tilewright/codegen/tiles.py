@@ -51,8 +51,9 @@ def _steps(node: UOp) -> dict[UOp, int] | None:
 
 
 def shifted_base(node: UOp) -> tuple[UOp | None, dict[UOp, int]]:
-    """An integer as a base and constant steps along tile axes, where these were added one after the other: elements
-    that are as far from the base are equal. A base of None is for any other node."""
+    """An integer that is a base plus several offsets, each with constant steps along tile axes: the base, and the steps
+    of all offsets together. Elements at the same distance from the base are equal. The base of any other node is
+    None."""
     steps: dict[UOp, int] = {}
     base, count = node, 0
     while base.op is Ops.ADD and base.dtype.is_int and not may_wrap(base):
@@ -190,10 +191,9 @@ class TileFacts:
         return max(candidates, key=lambda axis: (votes.count(axis), self.priority[axis]))
 
     def _is_scattered(self, load: UOp) -> bool:
-        """Whether the elements of a load are broadcast into vectors along an axis that the load does not have, as a
-        factor of a product is, and are loaded one by one for that: those of a strided load, and others that are
-        broadcast wherever they are used, if loads broadcast. Another operand, such as a bias, may have stride 1 along
-        the load's own axis."""
+        """Whether the elements of a load are loaded as scalars, to be broadcast into vectors along an axis that the
+        load does not depend on, as a factor of a product is. That holds for a strided load, and for any load that every
+        user broadcasts, where the target's loads broadcast at no cost."""
         steps, around = tile_part(load.src[0].src[1])[1], self._around.get(load, set())
         own = [axis for axis in self.axes(load) if axis in self.priority]
         if all(abs(steps.get(axis, 1)) > 1 for axis in own):
@@ -202,7 +202,7 @@ class TileFacts:
         return is_plain and self._loads_broadcast and all(self._is_broadcast(own, axes) for axes in around)
 
     def _is_broadcast(self, own: Sequence[UOp], around: Iterable[UOp]) -> bool:
-        """Whether the lanes of a value with the axes `around` are along none of an operand's own axes."""
+        """Whether a value with the axes `around` has its lanes along an axis that the operand does not depend on."""
         found = [axis for axis in around if axis in self.priority]
         return max(found, key=self.priority.__getitem__, default=own[0]) not in own
 

@@ -102,9 +102,9 @@ def cpu_target(compiler: str = LLVM, arch: str = "", facts: str = "", flush: int
 
 
 class CpuKernel(NamedTuple):
-    """`values` are those of `variables`, once they are bound. `counts` has the numbers of the variables that are sizes
-    of loops, with the greatest value of each: `work`, that of an iteration of the thread axis, is for these values and
-    is proportional to them."""
+    """`values` are those of `variables`, once they are bound. `counts` has the number and the greatest value of each
+    variable that is the size of a loop. `work` is that of one iteration of the thread axis with these greatest values;
+    it is proportional to the values."""
 
     code: llvm.LoadedCode
     extent: int
@@ -116,7 +116,8 @@ class CpuKernel(NamedTuple):
 
     @property
     def worth(self) -> float:
-        """The least iterations for another thread, times the values of the variables that are sizes of loops."""
+        """The fewest iterations that repay another thread, times the product of the variables that are loop sizes: a
+        launch divides it by their values."""
         return math.prod([float(greatest) for _, greatest in self.counts]) * MIN_GRAIN / self.work
 
 
@@ -153,8 +154,8 @@ class CpuRunner(CommandList, Runner):
         self.pointers[position] = memory.address + offset
 
     def _grains(self, given: Mapping[tuple[int, int], int]) -> list[tuple[int, int, float, list[int]]]:
-        """The launches that several threads may share and whose work depends on variables of a run: the position of the
-        grain among the words, its minimum, `worth`, and the indices of the values that divide it."""
+        """For each launch that threads share and whose work depends on variables of a run: the position of its grain
+        among the command's words, the least grain, `worth`, and the indices of the values that divide `worth`."""
         found = []
         for launch, (kernel, least) in enumerate(self.kernels):
             indices = [given[launch, number] for number, _ in kernel.counts if (launch, number) in given]

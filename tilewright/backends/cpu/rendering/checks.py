@@ -45,10 +45,11 @@ def _is_fixed(source: UOp, fixed: dict[UOp, None]) -> bool:
 
 
 def guarded_stores(program: Program) -> dict[UOp, UOp]:
-    """The range checks that the mask of a store repeats, and the store, where that ends the iteration of the loop that
-    both are in: an index that fails jumps over the rest of the iteration, and the store needs no mask."""
+    """Range checks that test the same condition as the mask of a store, each with the store, where the store is the
+    last statement of the loop that both are in. A check that fails skips the rest of the iteration, so the store needs
+    no mask."""
     found: dict[UOp, UOp] = {}
-    here: set[UOp] = set()  # of this loop so far, without effects
+    here: set[UOp] = set()  # the nodes since the last effect or loop boundary
     for node, after in itertools.pairwise(program.body):
         is_loop = node.op is Ops.RANGE and not node.arg.kind.is_tile
         if is_loop or node.op in (Ops.END, Ops.STORE, Ops.ACCUMULATE, Ops.BARRIER):
@@ -61,7 +62,7 @@ def guarded_stores(program: Program) -> dict[UOp, UOp]:
 
 
 def _masking_check(store: UOp) -> UOp | None:
-    """The range check that says the same as the mask of a store of one element."""
+    """The range check that tests the same condition as the mask of a store of one element."""
     index = store.src[0]
     if len(index.src) < 3 or any(axis.arg.kind.is_tile for axis in store.ranges):
         return None
@@ -74,7 +75,7 @@ def _masking_check(store: UOp) -> UOp | None:
 
 
 def emit_check(values: Values, node: UOp, words: str, behind: str = "passed") -> str:
-    """Gives the label of its blocks; the one of a failure is followed by the block `behind`."""
+    """Emits the check and returns the label of its blocks. The block of a failure continues at the block `behind`."""
     emitter, axis, lanes = values.emitter, values.facts.vector_axis(node), values.facts.lanes(node)
     kind, bits = value_type(node.dtype, lanes), of_lanes("i1", lanes)
     size = constant(node.dtype, node.arg.size, lanes)

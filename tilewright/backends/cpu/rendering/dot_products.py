@@ -201,8 +201,9 @@ class DotProducts:
                 sums[added] = self._emit(dot, sums[added], operands[0], operands[1])
 
     def _loaded_start(self, dot: Dot) -> Element:
-        """The start of a sum, where it is not 0. A copy from register to register takes one of the units that
-        multiply, and a load takes none; LLVM merges and moves no volatile loads."""
+        """The initial value of a sum, where it is not 0. It is loaded, because a copy from register to register
+        occupies a multiplication unit and a load does not. The load is volatile, so that LLVM neither merges nor moves
+        it."""
         kind, first = value_type(dot.acc.dtype, self.facts.lanes(dot.acc)), dot.acc.src[0].arg
         name = f"%start{first}.{self.facts.lanes(dot.acc)}"
         value = constant(dot.acc.dtype, first, self.facts.lanes(dot.acc))
@@ -211,8 +212,8 @@ class DotProducts:
         return self.emitter.emit(f"load volatile {kind}, ptr {name}, align 16")
 
     def _sharing(self, dot: Dot, steps: list[dict[UOp, int]]) -> list[list[Coordinates]]:
-        """The coordinates of the sums in groups that have no loaded vector in common. One group is computed after the
-        other, so that few sums and operands are live at a time."""
+        """The coordinates of the sums in groups, such that sums of different groups load no vector in common. The
+        groups are computed one after the other, so that few sums and operands are live at a time."""
         axes, groups = self.facts.outer_axes(dot.acc), list[tuple[list[Coordinates], set[object]]]()
         everywhere = list(self.facts.all_coordinates(dot.acc))
         for coordinates in everywhere:

@@ -88,7 +88,7 @@ def is_byte_cast(node: UOp, lanes: int) -> bool:
 
 
 def is_short(byte: UOp) -> bool:
-    """Whether a byte has 7 bits, those of the highest bits of a float's fraction."""
+    """Whether a byte has 7 bits, as many as the mantissa of a float32 has in its third byte."""
     return bool(byte.vmin >= 0 and byte.vmax < _BASE)
 
 
@@ -99,8 +99,9 @@ def is_based_cast(node: UOp, lanes: int) -> bool:
 
 
 def float_of_bytes(emitter: Emitter, source: UOp, operand: str, lanes: int) -> Element:
-    """Bytes as floats without a conversion: a byte among those of 2**23, or one of 7 bits among those of 128, makes the
-    float of their sum, from which the other is subtracted. A signed byte is offset by 128 first."""
+    """Bytes as floats, without a conversion instruction. A byte that replaces the lowest byte of the float 2**23 makes
+    the float 2**23 + byte; one of 7 bits that replaces the third byte of 128.0 makes 128 + byte. The constant is then
+    subtracted. A signed byte is offset by 128 first."""
     whole = _BASE if is_short(source) else _WHOLE
     if not is_short(source) and not source.dtype.is_unsigned:
         whole, operand = _WHOLE + 128, emitter.assign(f"xor {of_lanes('i8', lanes)} {operand}, splat (i8 -128)")
@@ -110,7 +111,7 @@ def float_of_bytes(emitter: Emitter, source: UOp, operand: str, lanes: int) -> E
 
 
 def float_among(emitter: Emitter, operand: str, others: tuple[int | None, ...], lanes: int) -> str:
-    """Floats of the bytes of an operand, each among the others of a float: in the place of the None."""
+    """Floats whose bytes are `others`, with a byte of the operand in place of the None."""
     kind = of_lanes("i8", lanes)
     highest = ", ".join(f"i8 {others[-1] if lane == 1 else 0}" for lane in range(lanes))
     order = [lane if byte is None else lanes + (byte != 0) for lane in range(lanes) for byte in others]

@@ -1,8 +1,9 @@
-"""Masked loads and stores for processors without them. In: the vectors of a tile, each with its mask. Out: text.
+"""Masked loads and stores for processors without such instructions. In: the vectors of a tile, each with its mask. Out:
+text.
 
-All vectors of a tile are behind one branch. Where they are whole (`whole_vectors`) they are plain loads or stores.
-Other loads read all lanes and keep some. The few that cross the end of a buffer, and other stores, are those of LLVM,
-which tests and moves each lane."""
+One branch decides for all vectors of a tile. Where every mask holds in all lanes (`whole_vectors`), they are plain
+loads or stores. Otherwise a load reads all lanes and clears those that are masked off. A load that would cross the end
+of its buffer, and any other store, is LLVM's masked intrinsic, which tests and moves each lane."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from tilewright.base.records import NamedTuple
 
 
 class Lanes(NamedTuple):
-    """The mask of a vector: a bit for all of it, empty where there is none, and words of which those of the lanes that
-    are kept have all bits set. `bits` is the size of a word, `size` the number of lanes."""
+    """The mask of a vector. `bit` masks all lanes together, and is empty where nothing does; `kept` is a vector of
+    `size` words of `bits` bits, all ones in the lanes that are kept and zero in the others."""
 
     bit: str
     kept: str
@@ -30,8 +31,8 @@ class Lanes(NamedTuple):
 
 
 class PartialLoad(NamedTuple):
-    """A masked load of a vector. `load` emits it without the mask, from a pointer on, at a stride; `masked` emits it
-    lane by lane, with other bits for the lanes where they are given."""
+    """A masked load of a vector at a stride. `load` emits it without a mask, from a pointer; `masked` emits it lane by
+    lane, under the mask that it is given or, where that is empty, under its own."""
 
     kind: str
     first: Element
@@ -52,7 +53,7 @@ class PartialStore(NamedTuple):
 
 
 class PartialVectors:
-    """Writes them, and knows how many zeros on the stack they use."""
+    """Emits the masked accesses of a function; `zeros_bytes` is the size of the zeros on the stack that they read."""
 
     def __init__(self, values: Values) -> None:
         self.values = values
@@ -70,7 +71,7 @@ class PartialVectors:
         """The vectors of a tile."""
         whole = all_hold(self.values, [condition for load in loads for condition in load.whole])
         insides = [load.inside for load in loads if load.inside is not None]
-        # In front of the branch, where the names that it shares with the other condition are defined.
+        # Computed before the branch, so that it can reuse names that the first condition defines there.
         inside = all_hold(self.values, insides) if len(insides) == len(loads) else None
 
         def load_whole() -> list[str]:
@@ -90,20 +91,20 @@ class PartialVectors:
         return self._merged(loads, branch(self.values, whole, load_whole, load_part))
 
     def _merged(self, loads: Sequence[PartialLoad], found: tuple[list[str], str, list[str], str]) -> list[str]:
-        """The vectors of both blocks of a branch, behind it."""
+        """The phis that join the vectors of the two blocks of a branch."""
         ones, first, others, second = found
         rows = zip(loads, ones, others, strict=True)
         texts = [f"phi {load.kind} [ {one}, {first} ], [ {other}, {second} ]" for load, one, other in rows]
         return [self.emitter.assign(text) for text in texts]
 
     def _bits(self, lanes: Lanes) -> str:
-        """The mask as a bit for each lane. It is made where it is needed, from what the likely block needs."""
+        """The mask as a bit per lane, computed in the unlikely block from the words that the likely one uses."""
         bits, kind = self.emitter.assign(f"icmp ne {lanes.kind} {lanes.kept}, zeroinitializer"), f"<{lanes.size} x i1>"
         text = f"select i1 {lanes.bit}, {kind} {bits}, {kind} zeroinitializer"
         return self.emitter.assign(text) if lanes.bit else bits
 
     def _load_kept(self, load: PartialLoad) -> str:
-        """Reads all lanes and keeps some."""
+        """Reads all lanes, and clears those that are masked off."""
         emitter, lanes = self.emitter, load.lanes
         span = lanes.size * lanes.bits // 8 * load.stride
         name = load.load(self.or_zeros(load.first, lanes.bit, span) if lanes.bit else load.first)

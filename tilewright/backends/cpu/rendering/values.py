@@ -28,8 +28,8 @@ class Values(dict[UOp, dict[Coordinates, Element]]):
         self.emitter = emitter
         self.facts = facts
         self.target = target
-        # Of integer sums over the lanes of vectors, these vectors: several sums are taken at once where they are lanes
-        # of the next vector.
+        # For integer sums over the lanes of vectors, the vectors before they are folded: where the sums become the
+        # lanes of another vector, several are folded at once.
         self.unfolded: dict[UOp, dict[Coordinates, Element]] = {}
         self._known: dict[UOp, bool] = {}
 
@@ -90,9 +90,9 @@ class Values(dict[UOp, dict[Coordinates, Element]]):
             one, many, name = scalar_type(node.dtype), value_type(node.dtype, lanes), element.name
             is_scalar = node.op is Ops.LOAD and self.facts.vector_axis(node) is None
             if self.target.has_lane_operands and is_scalar and node.dtype in _FENCED:
-                # A load that broadcasts, which LLVM would use for an address that another load increments, takes one of
-                # the units that multiply. A scalar load takes none, and products use it as a lane. A lane of a vector
-                # is one already: behind a fence it would be moved to a register of its own.
+                # The fence keeps LLVM from merging the load and the splat into a broadcasting load, which occupies a
+                # multiplication unit. A scalar load does not, and products use its result as a lane operand. A lane of
+                # a vector needs no fence, which would move it to a register of its own.
                 name = self.emitter.fence(node.dtype, 0, name, element.depth)
             first = self.emitter.emit(f"insertelement {many} poison, {one} {name}, i64 0", element.depth)
             text = f"shufflevector {many} {first.name}, {many} poison, <{lanes} x i32> zeroinitializer"

@@ -52,9 +52,9 @@ def _is_walked(axis: UOp, body: list[UOp]) -> bool:
 
 
 def is_sum(base: UOp, axis: UOp, inside: Collection[UOp] = ()) -> bool:
-    """Whether a position is a sum of multiples of the counter and of parts that are known in front of the loop, so that
-    its value in the first iteration is the sum of those parts. `inside` are the nodes of the loop: a part that is
-    loaded from memory that the loop changes is one of them. Without simplification a base may be (x + axis) * 7."""
+    """Whether a position is a sum of multiples of the loop's counter and of loop-invariant parts, so that its value in
+    the first iteration is the sum of those parts. `inside` are the nodes of the loop, among them parts that are loaded
+    from memory which the loop changes. A base that is not simplified, such as (x + axis) * 7, is refused."""
     if axis not in base.ranges:
         return base not in inside
     if base.op is Ops.ADD:

@@ -1,8 +1,9 @@
-"""Whole vectors of masked accesses. In: the masks of the vectors of a tile. Out: one bit that says whether they hold in
-every lane of all vectors, and a branch on it. `partial_vectors` has the accesses.
+"""Tests whether masked vectors are whole. In: the masks of the vectors of a tile. Out: one bit that says whether they
+hold in every lane of all vectors, and a branch on it. `partial_vectors` emits the accesses.
 
-In a loop over a padded axis nearly every tile is whole: behind a branch, which is predicted, its vectors are plain
-loads or stores. A tile has one branch: with one for each vector, compiling them would take most of a kernel's time."""
+In a loop over a padded axis nearly every tile is whole: its vectors are plain loads or stores, behind a branch that is
+predicted. A tile has one branch: with one per vector, compiling the branches would take most of a kernel's compile
+time."""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ from tilewright.graph.walk import size_of
 
 T = TypeVar("T")
 
-# Which of the offsets that a variable is compared with, plus each of them, decide for all the others.
+# By comparison `variable + offset ? limit`: which offsets decide it for all offsets of the same variable and limit.
 _DECISIVE: dict[str, tuple[Callable[[Iterable[int]], int], ...]] = {"slt": (max,), "sge": (min,), "ule": (min, max)}
 
 
 class Condition(NamedTuple):
-    """`variable + offset`, of this type, compared with a limit; or one bit, the variable, where nothing is compared."""
+    """`variable + offset`, of type `kind`, compared with a limit; without a comparison the variable is a bit."""
 
     variable: str
     offset: int = 0
@@ -38,7 +39,8 @@ class Condition(NamedTuple):
 
 
 def whole_conditions(values: Values, mask: UOp, at: dict[UOp, int], axis: UOp) -> list[Condition] | None:
-    """What holds where the mask holds in all lanes; None where that does not follow from its first and last lane."""
+    """Conditions that together say that the mask holds in all lanes; None where its first and last lane do not decide
+    that."""
     found = []
     for part in parts_of(mask, Ops.AND):
         if axis in values.facts.axes(part):
@@ -87,13 +89,12 @@ def _in_lane(values: Values, position: Affine, at: dict[UOp, int], axis: UOp, ki
 
 
 def _reused(values: Values, text: str) -> str:
-    """The result of an instruction that other vectors need too."""
+    """The result of an instruction, emitted once for all vectors that need it."""
     return values.emitter.once((text, 0), text, len(values.emitter.loops)).name
 
 
 def inside_condition(values: Values, index: UOp, at: dict[UOp, int], axis: UOp, stride: int) -> Condition | None:
-    """What holds where the elements of all lanes are in the memory, so that loads may read those that are masked
-    off."""
+    """The condition that the elements of all lanes are inside the buffer, so that a load may read masked-off lanes."""
     last = memory_of(index).arg.size - 1 - abs(stride) * (size_of(axis) - 1)
     lane, kind = size_of(axis) - 1 if stride < 0 else 0, scalar_type(index.src[1].dtype)
     first = _in_lane(values, affine(index.src[1]), {**at, axis: lane}, axis, kind)
@@ -101,8 +102,8 @@ def inside_condition(values: Values, index: UOp, at: dict[UOp, int], axis: UOp, 
 
 
 def all_hold(values: Values, conditions: Iterable[Condition]) -> str:
-    """One bit. Of the comparisons of one variable with one limit, those with the least and the greatest offset are
-    made."""
+    """The conjunction of the conditions as one bit. Of several comparisons of one variable with one limit, only the
+    decisive ones are emitted."""
     offsets: dict[Condition, set[int]] = {}
     for condition in conditions:
         offsets.setdefault(condition._replace(offset=0), set()).add(condition.offset)
@@ -123,7 +124,8 @@ def all_hold(values: Values, conditions: Iterable[Condition]) -> str:
 
 
 def branch(values: Values, condition: str, whole: Callable[[], T], partial: Callable[[], T]) -> tuple[T, str, T, str]:
-    """Emits both behind a branch. Out: the result of each, followed by the label of its block, as a phi takes them."""
+    """Emits both sides of a branch. Returns the result of each side and the label of its last block, as a phi takes
+    them."""
     emitter, label = values.emitter, values.emitter.fresh("vector")
     emitter.line(f"  br i1 {condition}, label %{label}.whole, label %{label}.partial")
     made: list[tuple[T, str]] = []
