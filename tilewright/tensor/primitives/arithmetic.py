@@ -15,6 +15,7 @@ from tilewright.graph.spec import Op
 from tilewright.tensor.core.base import TensorBase, check_devices, common_dtype
 from tilewright.tensor.core.checks import broadcast_shape, fit, number_node
 from tilewright.tensor.core.storage import StorageMixin
+from tilewright.tensor.primitives import remainders
 
 # Arithmetic on bools, as logical operations.
 _BOOL_OPS = {Ops.ADD: Ops.OR, Ops.MUL: Ops.AND, Ops.MAX: Ops.OR, Ops.MIN: Ops.AND}
@@ -119,10 +120,11 @@ class ArithmeticMixin(StorageMixin):
         dtype = left.dtype
         if dtype.is_float or rounding_mode is None:
             real = dtype if dtype.is_float else dtypes.default_float
-            quotient = self._new(build.alu(Ops.FDIV, build.cast(left, real), build.cast(right, real)), *others)
-            if rounding_mode is None:
-                return quotient
-            return quotient.trunc() if rounding_mode == "trunc" else quotient.floor()
+            left, right = build.cast(left, real), build.cast(right, real)
+            if rounding_mode == "floor":
+                return self._new(remainders.floor_quotient(left, right), *others)
+            quotient = self._new(build.alu(Ops.FDIV, left, right), *others)
+            return quotient if rounding_mode is None else quotient.trunc()
         floored = build.alu(Ops.IDIV, left, right)
         if rounding_mode == "floor":
             return self._new(floored, *others)
@@ -138,37 +140,17 @@ class ArithmeticMixin(StorageMixin):
 
     def fmod(self, x: Self | Scalar) -> Self:
         """The remainder with the dividend's sign, as C's fmod."""
-        return self._remainder(x, reverse=False)
+        left, right, others = self._promoted("fmod", x)
+        if left.dtype.is_float:
+            return self._new(remainders.fmod(left, right), *others)
+        return self - self.div(x, rounding_mode="trunc") * x
 
     def mod(self, x: Self | Scalar, reverse: bool = False) -> Self:
         """The remainder with the divisor's sign, as Python's %."""
         left, right, others = self._promoted("mod", x)
         if not left.dtype.is_float:
             return self._binary(Ops.MOD, x, reverse)
-        remainder = self._remainder(x, reverse, signs_zero=True)
-        divisor = self._new(left if reverse else right, *others)
-        wrong_sign = remainder.ne(0) & ((remainder < 0) ^ (divisor < 0))
-        return wrong_sign.where(remainder + divisor, remainder)
-
-    def _remainder(self, x: Self | Scalar, reverse: bool, signs_zero: bool = False) -> Self:
-        """x - trunc(x/y)*y; for a finite x and an infinite y it is x. `signs_zero` gives a zero the divisor's sign, as
-        Python does: the difference of equal numbers is +0, so where y < 0 the operands are exchanged and the result is
-        negated."""
-        left, right, others = self._promoted("fmod", x)
-        if reverse:
-            left, right = right, left
-        dividend, divisor = self._new(left, *others), self._new(right, *others)
-        multiple = dividend.div(divisor, rounding_mode="trunc") * divisor
-        remainder = dividend - multiple
-        if not left.dtype.is_float:
-            return remainder
-        if signs_zero:
-            remainder = (divisor < 0).where(-(multiple - dividend), remainder)
-            zero = build.where((divisor < 0).uop, build.const(left.dtype, -0.0), build.const(left.dtype, 0.0))
-            dividend = dividend.eq(0).where(self._new(zero), dividend)
-        infinity = float("inf")
-        infinite = divisor.eq(infinity) | divisor.eq(-infinity)
-        return (infinite & (dividend < infinity) & (dividend > -infinity)).where(dividend, remainder)
+        return self._new(remainders.mod(right, left) if reverse else remainders.mod(left, right), *others)
 
     def _bounded(self, op: Op, bound: Scalar, name: str) -> Self:
         """The maximum (MAX) or minimum (MIN) of this tensor and a number, with a gradient of 0 where the two are
@@ -190,8 +172,7 @@ class ArithmeticMixin(StorageMixin):
 
     def floor(self) -> Self:
         """Rounded down."""
-        whole = self.trunc()
-        return (self < whole).where(whole - 1, whole) if self.dtype.is_float else self
+        return self._new(remainders.floor(self.uop)) if self.dtype.is_float else self
 
     def ceil(self) -> Self:
         """Rounded up."""
