@@ -1,8 +1,8 @@
 """Scans for devices whose threads are CPU cores. In: a tensor as (outer, size, inner), as a node. Out: CUSTOM_KERNEL
 nodes with the cumulative sums, products or extremes along `size`. Each element is combined once with the loop's carried
 value, while a masked reduction combines it with all before it. A wide `inner` axis is vectorised. With a narrow one the
-loop is serial: sums and products go by blocks, whose prefixes do not depend on the value carried into the block; an
-extreme is replaced in a branch, and a block in which no element replaces it costs one vector comparison."""
+loop is serial: sums and products go by blocks of groups, whose prefixes do not depend on the value carried into the
+group; an extreme is replaced in a branch, and a block in which no element replaces it costs one vector comparison."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ from tilewright.graph.uop import UOp, const
 MIN_COLUMNS = 8
 TILE = 32
 COLUMNS = 1024
-# Elements of a block of a row, and the minimum length for comparing blocks with the carried extreme.
-BLOCK = 8
+# Elements of a block of a row, after which the carried value goes through memory, and of a group of it, which the
+# carried value passes by one operation; elements of a block that is compared with the carried extreme, and the minimum
+# length for that.
+BLOCK, GROUP = 16, 2
 COMPARED = 16
 MIN_COMPARED = 64
 INDEX = dtypes.int64
@@ -116,26 +118,33 @@ def running_kernel(op: Op, given: DType, carrier: DType, dtype: DType, shape: Si
         return effect.end(lane).end(step).end(k).end(block)
 
     def serial(o: UOp, i: UOp) -> UOp:
-        total = loops.memory(1, carrier, o, i)[0].set(identity)
+        blocks = [part for part in ((0, BLOCK, size // BLOCK), (size - size % BLOCK, size % BLOCK, 1)) if all(part[1:])]
+        is_carried = sum(count for _, _, count in blocks) > 1
+        total = loops.memory(1, carrier, o, i)[0].set(identity) if is_carried else None
         effects: list[UOp] = []
-        for start, length in ((0, BLOCK), (size // BLOCK * BLOCK, 1)):
-            count = size // BLOCK if length > 1 else size - start
-            if count == 0:
-                continue
+        for start, length, count in blocks:
             k = loops.over(count)
-            carried = (total.after(*effects) if effects else total).after(k)
-            before = carried[0].load()
-            prefixes: list[UOp] = []
             places = [row(start + k * length + j) for j in range(length)]
-            for place in places:
-                value = x[o, place, i].load().cast(carrier)
-                prefixes.append(prefixes[-1].alu(op, value) if prefixes else value)
-            values = [before.alu(op, prefix) for prefix in prefixes]
-            stores = [out[o, place, i].store(value.cast(dtype)) for place, value in zip(places, values, strict=True)]
-            effects.append(UOp.group(*stores, carried[0].store(values[-1])).end(k))
+            values = [x[o, place, i].load().cast(carrier) for place in places]
+            carried = total.after(*effects, k)[0] if total is not None else None
+            scanned = scan_block(op, values, carried.load() if carried is not None else None)
+            stores = [out[o, place, i].store(value.cast(dtype)) for place, value in zip(places, scanned, strict=True)]
+            stores += [carried.store(scanned[-1])] if carried is not None else []
+            effects.append(UOp.group(*stores).end(k))
         return UOp.group(*effects)
 
     return sink(f"running_{op.name.lower()}", _for_all(loops, shape, walked, serial), 1)
+
+
+def scan_block(op: Op, values: list[UOp], before: UOp | None) -> list[UOp]:
+    """The scan of the elements of a block, from a carried value on where there is one: that of each group depends on
+    the group before by one operation."""
+    found: list[UOp] = []
+    for first in range(0, len(values), GROUP):
+        prefixes = list(itertools.accumulate(values[first : first + GROUP], lambda a, b: a.alu(op, b)))
+        found += prefixes if before is None else [before.alu(op, prefix) for prefix in prefixes]
+        before = found[-1]
+    return found
 
 
 def _for_all(
