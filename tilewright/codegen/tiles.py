@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tilewright.base.dtype import DType, dtypes, wrap_int
 from tilewright.graph.affine import affine
@@ -236,13 +236,8 @@ class TileFacts:
         each of their elements, each weighted by the number of such accesses in all iterations. An operand of a product
         is accessed in every iteration of the sum, so that it outweighs parameters that only scale the result."""
         counts: dict[UOp, int] = {}
-        open_loops: list[UOp] = []
-        for node in program.body:
-            if node.op is Ops.RANGE and node.arg.kind in (AxisType.LOOP, AxisType.REDUCE):
-                open_loops.append(node)
-            elif node.op is Ops.END:
-                open_loops.pop()
-            elif node.op in _ACCESSES:
+        for node, open_loops in _in_loops(program):
+            if node.op in _ACCESSES:
                 steps = tile_part(node.src[0].src[1])[1]
                 terms = (size_of(a) for a, step in steps.items() if step == 1 and a.arg.kind is AxisType.UNROLL)
                 strides = (1, next(terms, 1))
@@ -281,14 +276,9 @@ class TileFacts:
     def _updates(self, program: Program) -> dict[UOp, list[UOp]]:
         """For each loop the accumulators that are updated inside it and declared outside."""
         updated: dict[UOp, list[UOp]] = {}
-        open_loops: list[UOp] = []
         declared: dict[UOp, int] = {}
-        for node in program.body:
-            if node.op is Ops.RANGE and node.arg.kind in (AxisType.LOOP, AxisType.REDUCE):
-                open_loops.append(node)
-            elif node.op is Ops.END:
-                open_loops.pop()
-            elif node.op is Ops.ACC:
+        for node, open_loops in _in_loops(program):
+            if node.op is Ops.ACC:
                 declared[node] = len(open_loops)
             elif node.op is Ops.ACCUMULATE:
                 for loop in open_loops[declared[node.src[0]] :]:
@@ -299,3 +289,15 @@ class TileFacts:
 
     def updated_in(self, loop: UOp) -> list[UOp]:
         return self._updated.get(loop, [])
+
+
+def _in_loops(program: Program) -> Iterator[tuple[UOp, list[UOp]]]:
+    """The nodes of a body, without those that open and close loops, and the loops that are open around each."""
+    open_loops: list[UOp] = []
+    for node in program.body:
+        if node.op is Ops.RANGE and node.arg.kind in (AxisType.LOOP, AxisType.REDUCE):
+            open_loops.append(node)
+        elif node.op is Ops.END:
+            open_loops.pop()
+        else:
+            yield node, open_loops

@@ -12,7 +12,7 @@ import itertools
 from tilewright.backends.cuda import chain_fetch, chain_parts, chain_text
 from tilewright.backends.cuda.chain_plan import TileChain, axis_product, find_sums
 from tilewright.backends.cuda.chain_store import STORE_WIDE, WideStore, find_wide_stores
-from tilewright.backends.cuda.dot_mma import name_threads
+from tilewright.backends.cuda.dot_mma import name_registers, name_threads
 from tilewright.backends.cuda.renderer import CudaLanguage
 from tilewright.backends.cuda.tile_plan import ALIGNMENT
 from tilewright.backends.cuda.tile_renderer import TileMemory
@@ -371,12 +371,11 @@ class ChainRenderer(CStyleRenderer):
 
     def _elements(self, node: UOp, dot: UOp, name: str) -> dict[tuple[int, ...], Expression]:
         """The registers that hold a thread's elements of a product."""
-        forms = [affine(number).terms for number in dot.src[2:4]]
-        values = {}
-        for coordinates, at in self.emitter.elements(node):
-            row, column = (sum(step * at[axis] for axis, step in form.items() if axis in at) for form in forms)
-            values[coordinates] = Expression(f"{name}[{column // 8 * 4 + row // 8 * 2 + column % 2}]")
-        return values
+
+        def register(row: int, column: int) -> str:
+            return f"{name}[{column // 8 * 4 + row // 8 * 2 + column % 2}]"
+
+        return name_registers(self.emitter, node, dot.src[2:4], register)
 
 
 def _packed(pair: tuple[str, str]) -> str:

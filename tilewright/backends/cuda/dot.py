@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from tilewright.backends.cuda import dot_text
 from tilewright.backends.cuda.chain_plan import plan_chain
-from tilewright.backends.cuda.dot_mma import name_threads, parts_of_tile, render_mma
+from tilewright.backends.cuda.dot_mma import name_registers, name_threads, parts_of_tile, render_mma
 from tilewright.backends.cuda.dot_plan import DotPlan, Side, core_of, dot_launch, find_dot, plan_dot
 from tilewright.backends.cuda.fetched_chain import render_chain
 from tilewright.backends.cuda.renderer import CudaLanguage, render
@@ -22,8 +22,7 @@ from tilewright.backends.cuda.tile_renderer import TileRenderer
 from tilewright.codegen.c_style.expressions import Expression
 from tilewright.codegen.c_style.launch import Launch
 from tilewright.codegen.c_style.renderer import CStyleRenderer
-from tilewright.graph.affine import affine
-from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.ops import Ops
 from tilewright.graph.records import Param, Program
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
@@ -118,12 +117,11 @@ class DotRenderer(CStyleRenderer):
             super().emit_node(node)
             return
         self.text(dot_text.multiply(self.plan))
-        row_form, column_form = (affine(number).terms for number in node.src[4:])
-        self.emitter.values[node] = {}
-        for coordinates, at in self.emitter.elements(node):
-            row = sum(step * at[axis] for axis, step in row_form.items() if axis.arg.kind is AxisType.UPCAST)
-            column = sum(step * at[axis] for axis, step in column_form.items() if axis.arg.kind is AxisType.UPCAST)
-            self.emitter.values[node][coordinates] = Expression(f"acc[{dot_text.register(row, column, node.src[5])}]")
+
+        def register(row: int, column: int) -> str:
+            return f"acc[{dot_text.register(row, column, node.src[5])}]"
+
+        self.emitter.values[node] = name_registers(self.emitter, node, node.src[4:], register)
 
 
 def render_program(program: Program, is_restricted: bool = True) -> str:

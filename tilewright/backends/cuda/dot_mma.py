@@ -7,7 +7,7 @@ from several. Lines are padded by 16 bytes, so that the 8 lines that a warp read
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tilewright.backends.cuda.dot_text import OPERANDS
 from tilewright.backends.cuda.renderer import CudaLanguage
@@ -132,16 +132,12 @@ class MmaRenderer(CStyleRenderer):
         left, right = self._sides()
         for line in self._multiply(left, right):
             self.emitter.line(line)
-        forms = [affine(number).terms for number in node.src[4:]]
-        self.emitter.values[node] = {}
-        for coordinates, at in self.emitter.elements(node):
-            row, column = (
-                sum(step * at[axis] for axis, step in form.items() if axis.arg.kind is AxisType.UPCAST)
-                for form in forms
-            )
+
+        def register(row: int, column: int) -> str:
             instruction = column // (2 if self.has_vectors else 8)
-            element = f"acc[{row // 16}][{instruction}][{row % 16 // 8 * 2 + column % 2}]"
-            self.emitter.values[node][coordinates] = Expression(element)
+            return f"acc[{row // 16}][{instruction}][{row % 16 // 8 * 2 + column % 2}]"
+
+        self.emitter.values[node] = name_registers(self.emitter, node, node.src[4:], register)
 
     def _sides(self) -> tuple[_Side, _Side]:
         argument, core, found = self.node.arg, self.core, []
@@ -230,6 +226,19 @@ def name_threads(emitter: Emitter, numbers: Sequence[UOp], thread: str) -> None:
         emitter.line(f"const {kind} {name} = {divided} % {size_of(axis)};")
         emitter.values[axis] = {(): Expression(name)}
         stride *= size_of(axis)
+
+
+def name_registers(
+    emitter: Emitter, node: UOp, numbers: Sequence[UOp], register: Callable[[int, int], str]
+) -> dict[tuple[int, ...], Expression]:
+    """The register of each element that a thread holds. `numbers` are the row and the column of an element; `register`
+    takes the parts of them that do not depend on the thread."""
+    forms = [affine(number).terms for number in numbers]
+    found = {}
+    for coordinates, at in emitter.elements(node):
+        row, column = (sum(step * at[axis] for axis, step in form.items() if axis in at) for form in forms)
+        found[coordinates] = Expression(register(row, column))
+    return found
 
 
 def parts_of_tile(numbers: Sequence[UOp]) -> list[UOp]:

@@ -172,8 +172,8 @@ class CudaRunner(Runner):
 
 
 class _Access(NamedTuple):
-    """Bytes that a launch reads or writes. Where they are given at every run they may be any, unless they are in an
-    exclusive memory of the run, which has a number."""
+    """Bytes that a launch reads or writes. A memory that is given at every run may alias any other, unless it is an
+    exclusive one, which has a number."""
 
     start: int
     end: int

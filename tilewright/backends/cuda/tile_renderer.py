@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from tilewright.backends.cuda import tile_text
-from tilewright.backends.cuda.dot_mma import name_threads, parts_of_tile
+from tilewright.backends.cuda.dot_mma import name_registers, name_threads, parts_of_tile
 from tilewright.backends.cuda.renderer import CudaLanguage
 from tilewright.backends.cuda.tile_plan import TileRing
 from tilewright.base.dtype import dtypes
@@ -19,8 +19,7 @@ from tilewright.codegen.c_style.launch import Launch
 from tilewright.codegen.c_style.memory import CStyleMemory, Row, alignment
 from tilewright.codegen.c_style.renderer import CStyleRenderer
 from tilewright.codegen.tiles import tile_part
-from tilewright.graph.affine import affine
-from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.ops import Ops
 from tilewright.graph.records import Param, Program
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import consumers, size_of
@@ -87,7 +86,7 @@ class TileMemory(CStyleMemory):
         return super()._load_vector(index, row, offset, width) if lanes is None else lanes
 
     def _load_where(self, index: UOp, row: Row, offset: int, width: int) -> list[Expression] | None:
-        """Masked numbers that are staged in parts, loaded without a branch, behind which no other load could start;
+        """A masked load of numbers that are staged in parts, without a branch: later loads need not wait for the mask.
         None for other loads."""
         if row.mask is None or row.otherwise != self.language.literal(dtypes.float32, 0) or not self.planes:
             return None
@@ -244,12 +243,8 @@ class TileRenderer(CStyleRenderer):
 
     def _elements(self, node: UOp) -> dict[tuple[int, ...], Expression]:
         """The registers that hold a thread's elements of the tile."""
-        forms = [affine(number).terms for number in self.ring.node.src[2:]]
-        values = {}
-        for coordinates, at in self.emitter.elements(node):
-            row, column = (
-                sum(step * at[axis] for axis, step in form.items() if axis.arg.kind is AxisType.UPCAST)
-                for form in forms
-            )
-            values[coordinates] = Expression(f"acc[{tile_text.register(self.ring, row, column)}]")
-        return values
+
+        def register(row: int, column: int) -> str:
+            return f"acc[{tile_text.register(self.ring, row, column)}]"
+
+        return name_registers(self.emitter, node, self.ring.node.src[2:], register)

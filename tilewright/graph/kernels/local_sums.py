@@ -42,7 +42,7 @@ from tilewright.graph.uop import UOp, const
 LOCAL_SUMS, LOCAL_INTEGERS = "sum_in_local_memory", "combine_in_local_memory"
 _NUMBER = dtypes.int32
 _NUMBERS = 1  # their slot among the arguments of a kernel
-# Bytes of an output of a float sum in local memory, and of all that the kernel leaves free.
+# Bytes of local memory that the kernel leaves free.
 SPARE_BYTES = 1 << 10
 # Elements of a thread that are loaded together, so that their latencies overlap.
 TOGETHER = 4
