@@ -38,7 +38,15 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.verification.verify import verify_kernel, verify_program
 from tilewright.kernel.axes import view_kernel
 from tilewright.kernel.optimise import optimise, prepare_kernel
-from tilewright.kernel.templates import packed_products, product_sizes, products, sharing, streamed_products, vectors
+from tilewright.kernel.templates import (
+    blocked_products,
+    packed_products,
+    product_sizes,
+    products,
+    sharing,
+    streamed_products,
+    vectors,
+)
 from tilewright.kernel.templates.choose import planned_opts
 
 # Limits below which a template leaves a kernel to others, or does less: low, so that small kernels reach all of them.
@@ -46,6 +54,9 @@ LOW_LIMITS = (
     (products, "MIN_PRODUCTS", 1),
     (packed_products, "MIN_SHARED", 1),
     (streamed_products, "MIN_STREAMED", 1),
+    (blocked_products, "MIN_STREAMED", 1),
+    (blocked_products, "MIN_BLOCK", 1),
+    (blocked_products, "MAX_BLOCK", 8),
     (product_sizes, "MIN_SUM_BLOCK", 2),
     (sharing, "MIN_WORK", 1),
     (vectors, "BRIEF_WORK", 1),

@@ -13,6 +13,7 @@ from tilewright.graph.ops import AxisType
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import KernelView, stride
+from tilewright.kernel.templates.blocked_products import Blocked
 from tilewright.kernel.templates.dot_tiles import Dots
 from tilewright.kernel.templates.measured import (
     COPIED_COST,
@@ -78,6 +79,17 @@ def streamed_clocks(view: KernelView, found: Streamed) -> float:
     computed = product_clocks(sums_of(view, product) * work, found.lanes, target, cores=1)
     nbytes = factor_bytes(view, product.right, product.left)
     return max(computed, matrix_count(view, product) * stream_clocks(nbytes, target))
+
+
+def blocked_clocks(view: KernelView, found: Blocked) -> float:
+    """Both factors in place, in blocks of the sum that the L1 holds."""
+    product = found.product
+    rows, columns = size_of(product.rows), size_of(product.columns)
+    work = tile_work(found.tile, rows, columns, found.lanes, may_overlap=True)
+    work += rows * columns * SPILLED_COST / found.length
+    nbytes = factor_bytes(view, product.left, product.right) + factor_bytes(view, product.right, product.left)
+    computed = product_clocks(sums_of(view, product) * work, found.lanes, view.target, cores=1)
+    return max(computed, matrix_count(view, product) * stream_clocks(nbytes, view.target))
 
 
 def padded_clocks(view: KernelView, found: Streamed) -> float:

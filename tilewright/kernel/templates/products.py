@@ -26,10 +26,12 @@ from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.analysis.dot_terms import product_dots
 from tilewright.kernel.axes import KernelView, is_counted, stride
+from tilewright.kernel.templates.blocked_products import make_blocked_opts, match_blocked
 from tilewright.kernel.templates.dot_tiles import Dots, make_dot_opts, match_dots
 from tilewright.kernel.templates.measured import MIN_DOT_VECTORS, MIN_LANES, MIN_PACKED_ROWS, MIN_PRODUCTS, MIN_TILES
 from tilewright.kernel.templates.packed_products import PackedProduct
 from tilewright.kernel.templates.product_costs import (
+    blocked_clocks,
     column_clocks,
     dot_clocks,
     is_left_to_columns,
@@ -78,11 +80,17 @@ def product_plans(view: KernelView, accesses: list[UOp]) -> Iterator[Plan]:
         return
 
     has_instruction = bool(product_dots(view))
+    made: Callable[[], Opts | None]
     streamed = None if has_instruction else match_streamed(view, product)
     if streamed is not None and streamed.tiles >= 2 * MIN_TILES:
         reason = "few rows and a matrix that is read once: the sum in short blocks outside of the columns"
-        made: Callable[[], Opts | None] = partial(make_streamed_opts, view, streamed)
+        made = partial(make_streamed_opts, view, streamed)
         yield Plan("streamed", reason, made, seconds(streamed_clocks, streamed))
+    blocked = None if has_instruction else match_blocked(view, product)
+    if blocked is not None:
+        reason = "two small sides and a long sum: both factors in place, in blocks of the sum that the L1 holds"
+        made = partial(make_blocked_opts, view, blocked)
+        yield Plan("blocked", reason, made, seconds(blocked_clocks, blocked))
     if streamed is not None and fills_registers(streamed):
         reason = "a tile of all rows, and columns padded to whole registers"
         made = partial(make_padded_opts, view, streamed)
