@@ -189,3 +189,13 @@ def test_a_network_stays_on_its_devices() -> None:
     assert len(gradients) == 14
     for found, known in zip(gradients, wanted, strict=True):
         np.testing.assert_allclose(found.numpy(), known.numpy(), rtol=1e-3, atol=1e-5)
+
+
+def test_a_view_of_a_computed_value_in_another_shape() -> None:
+    """What is computed of a repetition has its shape, and a view taken before sees it in the shape of the expansion:
+    the schedule took such a graph for one of a single device."""
+    x = Tensor([[1.0, 2.0]], requires_grad=True).shard(("CPU:0", "CPU:1"))
+    repeated = x.repeat(2, 1)
+    row = repeated.reshape(4)
+    assert repeated.tolist() == [[1, 2], [1, 2]]
+    assert row.tolist() == [1, 2, 1, 2]

@@ -79,6 +79,7 @@ class BoundGraph:
         if node._cache and is_held(node):
             self._held[node] = memory = node.cache["realized"]
             held = exchange_buffers(memory, self._param_of)
+            self.is_sharded |= held.op is Ops.MULTI
             shape = free_sizes(node.shape, self.values) if symbolic.is_used else node.shape
             return held if held.shape == shape else UOp(Ops.RESHAPE, node.dtype, (held,), shape)
         if node.op is Ops.BUFFER:
