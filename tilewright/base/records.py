@@ -64,7 +64,7 @@ else:
             fields = tuple(members["__annotations__"])
             defaults = {field: members.pop(field) for field in fields if field in members}
             if len(defaults) and tuple(defaults) != fields[-len(defaults) :]:
-                raise TypeError(f"{name}: a field without a default stands behind one with a default")
+                raise TypeError(f"{name}: a field without a default follows one with a default")
             getters = {field: _tuplegetter(index, f"Field {index}.") for index, field in enumerate(fields)}
             given = {"_fields": fields, "_field_defaults": defaults, "__match_args__": fields, "__slots__": ()}
             given["__doc__"], given["__signature__"] = f"{name}({', '.join(fields)})", _Signature()

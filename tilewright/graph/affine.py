@@ -242,7 +242,7 @@ def digest(node: UOp) -> bytes:
 
 
 def _digests(node: UOp) -> bytes:
-    """The digest of the node without its sizes and strides, and behind that the one with them."""
+    """The digest of the node without its sizes and strides, and after that the one with them."""
     stack = [node]
     while True:
         top = stack[-1]

@@ -102,7 +102,7 @@ class Program:
     bytes_moved: int = 0
     fills: tuple[int, ...] = ()  # the slots that the program has to write whole
     variables: tuple[UOp, ...] = ()  # integers that a launch gives, in this order
-    first_variable: int = 0  # the position of the first among the arguments: behind the buffers that a launch gives
+    first_variable: int = 0  # the position of the first among the arguments: after the buffers that a launch gives
     section: UOp | None = None
     section_buffers: int = 0
     streams: tuple[int, ...] = ()  # the slots that are read from memory in its order

@@ -155,7 +155,7 @@ class Slots:
         return self._scores(call, given, at, used if self.is_symbolic else self._cache.length)
 
     def copy(self, source: int, target: int, positions: range) -> None:
-        """Copies the keys and values at these positions from one row to another, and some of those behind them."""
+        """Copies the keys and values at these positions from one row to another, and some of those after them."""
         for position in positions[::COPIED]:
             self._copy(self._cache, self._whole([source, target, position]))
 

@@ -110,7 +110,7 @@ def first_element(parts: Sequence[Part], used: Sequence[int], slot: int, dtype: 
 
 def number_checks(sink: UOp, memory: Memory) -> tuple[UOp, tuple[int, ...], DType]:
     """A kernel whose CHECKs count from 0, so that equal kernels are one node; the number of each in the run; and the
-    dtype of their words, which are the parameter behind all others."""
+    dtype of their words, which are the last parameter."""
     nodes = toposort(sink)
     checks = [node for node in nodes if node.op is Ops.CHECK]
     if not checks:

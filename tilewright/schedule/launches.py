@@ -28,7 +28,7 @@ Key = tuple[UOp, str]
 
 
 def join_launches(items: Sequence[Item], target_of: Callable[[str], Target]) -> list[Item]:
-    """Two sweeps over all kernels: from the last, so that users that may wait move behind what they read; then from the
+    """Two sweeps over all kernels: from the last, so that users that may wait move after what they read; then from the
     first, so that what may run early moves before its users."""
     keys = [key for key in dict.fromkeys(map(_key_of, items)) if key is not None and _is_small(*key, target_of)]
     if not keys:

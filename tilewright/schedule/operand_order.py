@@ -138,7 +138,7 @@ def _results_in_short_rows(nodes: list[UOp], facts_of: Callable[[UOp], Target]) 
 
 
 def _is_stored(node: UOp, users: dict[UOp, list[UOp]]) -> bool:
-    """Whether several nodes use it, behind views and conversions."""
+    """Whether several nodes use it, through views and conversions."""
     found = users.get(node, [])
     while len(found) == 1 and (found[0].op is Ops.CAST or found[0].op in (Ops.RESHAPE, Ops.EXPAND)):
         found = users.get(found[0], [])

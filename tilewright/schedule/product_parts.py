@@ -90,7 +90,7 @@ def _in_parts(node: UOp, axis: int, parts: int, size: int) -> UOp:
     number = parts if given.shape[axis] > 1 else 1
     if number > 1 and size > given.shape[axis]:
         more = tuple((0, size - given.shape[axis] if a == axis else 0) for a in range(len(wide)))
-        # Copied as it is loaded: a cast in front of a product widens it.
+        # Copied as it is loaded: a cast before a product widens it.
         short = build.pad(build.cast(given, _loaded_dtype(given)), more)
         given = build.cast(build.contiguous(short) if _is_whole(given) else short, given.dtype)
     split = build.reshape(given, (*given.shape[:axis], number, given.shape[axis] // number, *given.shape[axis + 1 :]))
@@ -138,7 +138,7 @@ def _factors(source: UOp) -> tuple[UOp, UOp]:
 
 
 def _loaded_dtype(node: UOp) -> DType:
-    """The dtype of a factor as a core takes it: a cast in front of a product widens what is loaded."""
+    """The dtype of a factor as a core takes it: a cast before a product widens what is loaded."""
     found = node.dtype
     while node.op is Ops.CAST or node.op.kind is Kind.MOVEMENT:
         node = node.src[0]

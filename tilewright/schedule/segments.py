@@ -229,7 +229,7 @@ def _sides(found: IndexedReduction, shape: Shape) -> tuple[int, int, int]:
 
 
 def _side_by_side(found: IndexedReduction, shape: Shape) -> tuple[UOp, UOp]:
-    """The numbers, and the values as (axes before the output, terms, axes behind it); numbers that are spread too."""
+    """The numbers, and the values as (axes before the output, terms, axes after it); numbers that are spread too."""
     others = [axis for axis in range(len(shape)) if axis not in (found.output, found.terms)]
     outer = [axis for axis in others if axis < found.output]
     inner = [axis for axis in others if axis > found.output]
@@ -295,7 +295,7 @@ def _by_segments(found: IndexedReduction, node: UOp, target: Target) -> UOp | No
 
 
 def _numbers_of_columns(found: IndexedReduction, order: tuple[int, ...], terms: int, columns: int) -> UOp:
-    """A number outside the outputs stays outside those of all columns: it sorts behind them."""
+    """A number outside the outputs stays outside those of all columns: it is sorted after them."""
     own = build.reshape(build.permute(found.numbers, order), (terms, columns))
     column = build.cast(build.axis_iota(own.shape, 1), dtypes.int32)
     is_valid = (own >= 0) & (own < found.outputs)

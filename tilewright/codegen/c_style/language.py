@@ -137,7 +137,7 @@ class Language:
         return [f"void {self.kernel_name(program)}({', '.join(self.arguments(program, params))}) {{"]
 
     def arguments(self, program: Program, params: list[tuple[Param, str]]) -> list[str]:
-        """What a launch gives: the buffers, and behind them the variables."""
+        """What a launch gives: the buffers, and after them the variables."""
         numbers = enumerate(program.variables)
         given = [self.constant(variable.dtype, self.variable_name(number)) for number, variable in numbers]
         if program.section is not None:
@@ -352,7 +352,7 @@ class Language:
         return Expression(f"{name}({operand.text})")
 
     def helper(self, name: str, text: str) -> None:
-        """Adds a helper function in front of the kernel."""
+        """Adds a helper function before the kernel."""
         self.helpers.setdefault(name, f"{self.helper_qualifier} {text}")
 
 

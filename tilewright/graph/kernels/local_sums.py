@@ -185,7 +185,7 @@ class _Group:
         return index, index < elements, (outside, inside, self.thread)
 
     def emptied(self, *memories: tuple[UOp, int]) -> UOp:
-        """A barrier behind the stores of a number to all cells of each memory."""
+        """A barrier after the stores of a number to all cells of each memory."""
         cell, is_cell, loops = self.each(self.cells, 4)
         cell = cell.minimum(self.cells - 1)
         stores = [store(after(memory, *self.started), cell, const(memory.dtype, n), is_cell) for memory, n in memories]
@@ -231,7 +231,7 @@ class _Term(NamedTuple):
     loops: tuple[UOp, ...]
 
     def combined(self, op: Op, memory: UOp, value: UOp, number: int) -> UOp:
-        """The memory behind a barrier after all terms."""
+        """The memory after all terms and a barrier."""
         held = place(after(memory, *ranges(*self.loops[:2])), self.cell, self.valid)
         return after(memory, barrier(number, end(UOp(Ops.STORE, dtypes.void, (held, value), op), loops=self.loops)))
 

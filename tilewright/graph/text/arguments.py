@@ -70,7 +70,7 @@ def _is_bindings(value: Any) -> bool:
 
 class Record(NamedTuple):
     """A class that may stand in an argument, its fields by position; each test says what a field may hold. An optional
-    field is one of the last: it is left out where it and those behind it have their defaults. A hidden one never is
+    field is one of the last: it is left out where it and those after it have their defaults. A hidden one never is
     written."""
 
     make: Callable[..., Any]

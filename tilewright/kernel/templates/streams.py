@@ -48,7 +48,7 @@ def crossing_axes(view: KernelView) -> tuple[UOp, UOp] | None:
 def square_tile(builder: OptBuilder, outer: UOp, inner: UOp) -> None:
     """Tiles both loops: vectors are loaded along one, transposed in registers, and stored along the other as whole
     lines. The loop of the loads is inside: their lines are prefetched. The stores are non-temporal. A sum has a square
-    of accumulators, which is transposed behind it."""
+    of accumulators, which is transposed after it."""
     itemsize = max(store.dtype.itemsize for store in builder.view.stores)
     lanes = max(1, builder.target.line_bytes // itemsize)
     steps = [abs(stride(load, outer) or 0) * load.dtype.itemsize for load in builder.view.loads]

@@ -1,7 +1,7 @@
 """The block formats as kernels read them. In: the bytes of a block, a part of it and an element of the part, as UOps.
 Out: the field of the element, and the scale and the minimum of the part: a weight is `scale * field + minimum`.
 
-A block is `parts` runs of `length` elements, one behind the other; each part lies in contiguous bytes, which parts
+A block is `parts` runs of `length` elements, one after the other; each part lies in contiguous bytes, which parts
 share: the low nibbles are one part, the high nibbles another. `scales` of the parts differ; where it is 1, all parts
 have one scale. Fields are below 128, or signed: a dot-product instruction then needs no correction. For instructions
 that multiply signed bytes they are signed in every format (`layout_of`)."""

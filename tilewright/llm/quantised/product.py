@@ -219,7 +219,7 @@ def parts_of_a_run(layout: Layout) -> int:
 
 
 def _terms(x: Tensor) -> Tensor:
-    """x (rows, columns), and where activations have two terms of 8 bits, the second one of each row behind all rows."""
+    """x (rows, columns), and where activations have two terms of 8 bits, the second one of each row after all rows."""
     return x.cast(dtypes.float32).cat(rounding_errors(x.detach())) if options.QUANTISED_ACTIVATIONS > 1 else x
 
 

@@ -54,7 +54,7 @@ def _consecutive(packed: Tensor, bits: int) -> Tensor:
 
 
 def _grouped(packed: Tensor, bits: int, width: int) -> Tensor:
-    """The planes of each run of `width` bytes, one run behind the other: (..., n * 8 // bits) fields."""
+    """The planes of each run of `width` bytes, one run after the other: (..., n * 8 // bits) fields."""
     return _planes(packed.unflatten(-1, (-1, width)), bits).flatten(-3)
 
 

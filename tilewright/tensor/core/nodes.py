@@ -24,7 +24,7 @@ _STEPS_IN_KERNEL = 4
 
 
 def move_to_last(node: UOp, axis: int) -> UOp:
-    """One axis put behind the others, which keep their order."""
+    """One axis moved after the others, which keep their order."""
     return build.permute(node, (*(k for k in range(len(node.shape)) if k != axis), axis))
 
 

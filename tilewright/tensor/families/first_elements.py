@@ -1,7 +1,7 @@
 """The first few elements of short rows, for devices whose threads are CPU cores. In: integer keys and an axis. Out: the
 indices of the k smallest along the axis, in ascending order.
 
-A row is read k times: each pass finds the least element behind the one that the pass before found. An element is
+A row is read k times: each pass finds the least element after the one that the pass before found. An element is
 compared as one word, its key above its position, so that equal keys keep their order; where no word holds both, the
 least key is found first, and then the first position that has it."""
 

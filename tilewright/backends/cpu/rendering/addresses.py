@@ -29,7 +29,7 @@ class Addresses:
         self.program = program
         self.buffers: dict[tuple[Op, int], Element] = {}  # by the op that defines the memory, and its slot
         self.entry: list[str] = []  # lines that define the memory of placeholders
-        self.releases: list[str] = []  # lines in front of the return
+        self.releases: list[str] = []  # lines before the return
         self.bases: dict[UOp, Element] = {}
         self.holding: set[UOp] = set()  # indices whose mask is known to hold
         self.partial = PartialVectors(values)
@@ -101,7 +101,7 @@ class Addresses:
         return emitter.walk(start, element, step_of(base, axis))
 
     def _first_position(self, base: UOp, axis: UOp) -> Element | None:
-        """A position in the first iteration of a loop, computed in front of it; None is zero."""
+        """A position in the first iteration of a loop, computed before the loop; None is zero."""
         if axis not in base.ranges:
             return Element(str(base.arg), 0) if base.is_const else self.values[base][()]
         if base.op is not Ops.ADD:
@@ -181,7 +181,7 @@ class Addresses:
         return self.values.operand(valid, at, axis if varies else None), varies
 
     def kept_lanes(self, index: UOp, at: dict[UOp, int], axis: UOp) -> Lanes:
-        """The mask of a vector. Its lanes are found in front of the loops in which they are the same, unless those need
+        """The mask of a vector. It is computed before the loops in which it does not change, unless those need
         the registers for accumulators."""
         emitter, facts, values = self.emitter, self.facts, self.values
         bit, found, depth = "", [], 0

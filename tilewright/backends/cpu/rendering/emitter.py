@@ -28,7 +28,7 @@ class Element:
 
 class _Body(NamedTuple):
     """The body of an open loop: the block that it is entered from, its label, the phis that it begins with, the lines
-    behind them, and those that step to the next iteration."""
+    after them, and those that step to the next iteration."""
 
     entered_from: str
     label: str
@@ -45,7 +45,7 @@ class Emitter(Instructions):
         self.loops: list[UOp] = []  # the axes of the open loops, the innermost last
         self.label = "entry"  # of the basic block that lines are added to
         self._chunks: list[list[str]] = [[]]
-        self._before: list[list[str]] = []  # for each open loop, the lines hoisted in front of it
+        self._before: list[list[str]] = []  # for each open loop, the lines hoisted before it
         self._bodies: list[_Body] = []
         self._counter = itertools.count()
         # Results by what they are made from, so that no instruction is emitted twice where its result is still defined.
@@ -71,7 +71,7 @@ class Emitter(Instructions):
         return name
 
     def fence(self, dtype: DType, lanes: int, value: str, depth: int | None = None) -> str:
-        """The same value behind an arithmetic fence, through which LLVM does not optimise. No machine instruction."""
+        """The same value after an arithmetic fence, across which LLVM does not optimise. No machine instruction."""
         kind = value_type(dtype, lanes)
         return self.emit(self.call(f"llvm.arithmetic.fence.{overload(dtype, lanes)}", kind, (kind, value)), depth).name
 

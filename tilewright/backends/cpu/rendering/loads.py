@@ -3,7 +3,7 @@
 Along the vector axis a stride of 1 is a vector load, -1 a reversed one, a small one keeps some lanes of contiguous
 loads, any other is a gather. A masked load never branches: where one bit masks the whole vector, it selects between the
 address and zeros on the stack; a mask per lane uses LLVM's masked intrinsics, which touch no memory in lanes that are
-off. Where the processor has no masks, all vectors of a tile are loaded behind one branch (`partial_vectors`)."""
+off. Where the processor has no masks, all vectors of a tile share one branch (`partial_vectors`)."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from tilewright.graph.walk import size_of, toposort
 
 # Bytes of the group of terms that one lane of a dot-product instruction takes.
 GROUP_BYTES = 4
-# Lengths of the groups of results that are interleaved in front of a store.
+# Lengths of the groups of results that are interleaved before a store.
 RESULT_GROUPS = tuple(range(2, 9))
 _FENCE = "  fence seq_cst"
 LIKELY = "!2"

@@ -35,7 +35,7 @@ class Body:
 
     def by_need(self, fenced: Collection[str] = ()) -> list[str]:
         """The lines, each as late as the first update that needs it; those that none needs come last. What the `fenced`
-        updates need is loaded behind a fence."""
+        updates need is loaded after a fence."""
         order: dict[str, None] = {}
         made: list[str] = []
         for update in self.updates:

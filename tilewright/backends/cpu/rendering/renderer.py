@@ -32,7 +32,7 @@ from tilewright.graph.walk import size_of
 
 
 class _Phi(NamedTuple):
-    """One element of an accumulator that a loop updates: its name in front of the loop, and the beginning of its phi,
+    """One element of an accumulator that a loop updates: its name before the loop, and the beginning of its phi,
     whose line is filled in when the loop closes."""
 
     acc: UOp

@@ -31,7 +31,7 @@ _PLACE = re.compile(
 _KINDS = ("index", "term", "bound", "argument", "word")
 _OFFSETS = re.compile(r"(  %[\w.]+ = getelementptr \w+, ptr %[\w.]+, <\d+ x i64>) <([^>]*)>")  # of lanes
 _SPLAT = re.compile(r"splat \(i\d+ (%[\w.]+)\)")
-_ARRAY = re.compile(r"  %[\w.]+ = alloca \[")  # the number behind it is a size: the greatest serves all
+_ARRAY = re.compile(r"  %[\w.]+ = alloca \[")  # the number after it is a size: the greatest serves all
 _STEP = re.compile(r"  %[\w.]+\.(?:next|more) = ")
 _LOOP = re.compile(r"(?:(loop\d+):|  br i1 %loop\d+\.more)")
 _READ = re.compile(r"%number\d+")
@@ -112,7 +112,7 @@ class _SharedText:
         return _SPLAT.sub(r"\1", line)
 
     def _name(self, line: str, column: tuple[str, ...]) -> str | None:
-        """The name of the number behind this part of a line; None where no name may stand there."""
+        """The name of the number after this part of a line; None where no name may stand there."""
         place = _PLACE.fullmatch(line)
         if place is None:
             return None

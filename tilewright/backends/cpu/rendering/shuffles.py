@@ -20,7 +20,7 @@ MAX_STRIDE = 4
 
 # Emits an instruction, and gives the name of its result.
 Emit = Callable[[str], str]
-# Given the lanes and the name of a vector, the name of the same vector behind an arithmetic fence.
+# Given the lanes and the name of a vector, the name of the same vector after an arithmetic fence.
 Fence = Callable[[int, str], str]
 
 
@@ -65,7 +65,7 @@ def transpose_square(
 
     Each is one instruction on AVX, AVX-512 and NEON. A zip shifts the lane's index inside its piece left and appends
     the vector's bit, so the high bits go first; a round of pieces shifts right, so the low bits go first. LLVM tries to
-    merge each shuffle with all those behind it, which takes half of the time of a kernel with large transposes and
+    merge each shuffle with all those after it, which takes half of the time of a kernel with large transposes and
     finds nothing: a fence after each kind of round keeps it from looking further."""
     side = len(rows)
     length = min(side, max(1, PIECE_BYTES // itemsize))

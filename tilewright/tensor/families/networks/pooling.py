@@ -233,7 +233,7 @@ class PoolingMixin(ScatterMixin, ProductsMixin):
             if own != wanted:
                 weights = result._new(_window_weights(own, wanted, result.dtype))
                 before, after = result.shape[:axis], result.shape[axis + 1 :]
-                # The axes behind this one are the columns of the product, which are read in the order of memory.
+                # The axes after this one are the columns of the product, which are read in the order of memory.
                 rows = result.reshape(*before, own, math.prod(after)) if after else result
                 result = weights.T.matmul(rows) if after else result.matmul(weights)
                 result = result.reshape(*before, wanted, *after)
