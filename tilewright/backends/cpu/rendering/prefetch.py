@@ -4,6 +4,7 @@ load its lines are prefetched, 0 where that gains nothing. `loads` emits the pre
   a stream  a loop reads a buffer that no cache holds, row after row: the target's distance, or the same part of the
             next row, where a processor cannot know that it comes next. A buffer that the kernel says is streamed
             counts as one whatever its size, and its loads may take parts of what a loop walks: fields of blocks
+  a flip    rows in the opposite order of their elements: the same part of the next row
   a copy    into a placeholder, of a part of each row: several rows ahead"""
 
 from __future__ import annotations
@@ -53,6 +54,10 @@ class Prefetch:
             return self._row_ahead(index, row_bytes, loops)
         if buffer.arg.size * buffer.dtype.itemsize >= self.target.cache_bytes and is_walked(index, row_bytes, loops):
             return self._stream_ahead(index, row_bytes, loops)
+        if buffer.arg.size * buffer.dtype.itemsize >= self.target.core_cache_bytes:
+            flipped = flipped_row_ahead(index, row_bytes, loops)
+            if flipped:
+                return flipped
         return rows_ahead(index, row_bytes, loops, self.target.page_bytes) if index in self.copied else 0
 
     def _stream_ahead(self, index: UOp, row_bytes: int, loops: Sequence[UOp]) -> int:
@@ -97,6 +102,28 @@ def is_walked(index: UOp, row_bytes: int, loops: Sequence[UOp]) -> bool:
     if not loops or base is None or not row_bytes:
         return False
     return coefficient(base, loops[-1]) * memory_of(index).dtype.itemsize == row_bytes
+
+
+def flipped_row_ahead(index: UOp, row_bytes: int, loops: Sequence[UOp]) -> int:
+    """The distance of the next row, in bytes, where rows come in the opposite order of their elements: a processor
+    expects the next row behind the last element. 0 for rows in any other order, and for long ones."""
+    base, _ = tile_part(index.src[1])
+    if base is None or len(loops) < 2 or not row_bytes:
+        return 0
+    itemsize = memory_of(index).dtype.itemsize
+    step, following = _clamped_step(base, loops[-1]) * itemsize, coefficient(base, loops[-2]) * itemsize
+    is_flipped = abs(step) == row_bytes and step * following < 0
+    return following if is_flipped and abs(following) < LONG_WALK_BYTES else 0
+
+
+def _clamped_step(base: UOp, loop: UOp) -> int:
+    """The step of a loop, also where its last iteration is moved back to end at the end of a row."""
+    moved = (
+        count * coefficient(atom.src[0], loop)
+        for atom, count in affine(base).terms.items()
+        if atom.op is Ops.MIN and atom.src[1].is_const
+    )
+    return coefficient(base, loop) + sum(moved)
 
 
 def rows_ahead(index: UOp, row_bytes: int, loops: Sequence[UOp], page_bytes: int) -> int:
