@@ -91,6 +91,23 @@ def test_no_vector_of_a_join_selects_by_masks(shape: tuple[int, ...], axis: int)
     )
 
 
+@pytest.mark.parametrize(("shape", "shift"), [((33_333, 3), 5), ((20_000, 37), 7000), ((3, 500, 40), -20)], ids=str)
+def test_a_roll_of_rows_is_two_contiguous_copies(shape: tuple[int, ...], shift: int) -> None:
+    """Of 333333x3 it took twice as long as torch's: each row, of three elements, divided to find its source."""
+    axis = len(shape) - 2
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    rolled = Tensor(x).realize().roll(shift, axis).contiguous()
+    (ast,) = kernels_of(rolled)
+    assert choose_plan(view_kernel(prepare_kernel(ast), ONE_CORE)).opts[0].op is CUT
+    assert not any(node.op is Ops.MOD for node in view_kernel(optimise(ast, ONE_CORE)).nodes)
+    np.testing.assert_array_equal(rolled.numpy(), np.roll(x, shift, axis))
+
+
+def test_a_loop_over_many_remainders_is_not_cut() -> None:
+    (ast,) = kernels_of(Tensor.empty(9).repeat(1000).contiguous())
+    assert all(opt.op is not CUT for opt in choose_plan(view_kernel(prepare_kernel(ast), ONE_CORE)).opts)
+
+
 @pytest.mark.parametrize("last", [2, 3, 5])
 def test_rows_of_few_elements_are_no_phases(last: int) -> None:
     """A join of 2x2x24576x2 along 2 took 263 us, cut into parts 105 (torch 97): its two columns were vectors of their
