@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright import Tensor, dtypes
+from tilewright import Tensor, dtypes, nn
 from tilewright.base.errors import AxisError, DeviceError, DTypeError, ShapeError
 
 X = np.linspace(-3, 3, 12, dtype=np.float32).reshape(3, 4)
@@ -22,6 +22,10 @@ X = np.linspace(-3, 3, 12, dtype=np.float32).reshape(3, 4)
         (lambda x: x.clamp(min=0), X.clip(0)),
         (lambda x: x.clamp(max=1.5), X.clip(None, 1.5)),
         (lambda x: x.clip(min=-1, max=1), X.clip(-1, 1)),
+        (lambda x: x.add(Tensor(X), alpha=0.5), X * 1.5),
+        (lambda x: x.sub_([1, 2, 3, 4], alpha=2), X - np.float32([2, 4, 6, 8])),
+        (lambda x: (x > 0).masked_fill(x > 2, 0), (X > 0) & (X <= 2)),
+        (lambda x: (x * 0).sort(0, descending=True, stable=True).indices, np.arange(3)[:, None].repeat(4, 1)),
         (lambda x: x.clamp_(min=-1), X.clip(-1)),
         (lambda x: x.std(unbiased=False), X.std()),
         (lambda x: x.std(0, unbiased=True), X.std(0, ddof=1)),
@@ -141,3 +145,37 @@ def test_coins() -> None:
     assert like.shape == (3, 5)
     assert like.dtype is dtypes.int64
     assert set(like.flatten().tolist()) <= {0, 1, 2, 3}
+
+
+class Other:
+    """An array of another library in a dtype that NumPy lacks, as torch's of bfloat16 are."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+
+    def __array__(self, *_: object, **__: object) -> np.ndarray:
+        raise TypeError("unsupported ScalarType BFloat16")
+
+    def __dlpack__(self) -> object:
+        return self.values.__dlpack__()
+
+
+def test_arrays_that_numpy_has_no_dtype_for() -> None:
+    values = Tensor(X).bfloat16()
+    found = Tensor(Other(values))
+    assert found.dtype is dtypes.bfloat16
+    assert found.tolist() == values.tolist()
+    with pytest.raises(DTypeError, match="BFloat16"):
+        Tensor(Other(Tensor([1.0], requires_grad=True)))
+
+
+def test_a_graph_is_retained_and_activations_are_printed_as_they_are_made() -> None:
+    x = Tensor([2.0], requires_grad=True)
+    square = x * x
+    square.backward(retain_graph=True)
+    square.backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [8.0]
+    assert repr(nn.Sequential(nn.ReLU(), nn.Softmax(dim=1), nn.LeakyReLU(0.2))) == (
+        "Sequential(\n  (0): ReLU()\n  (1): Softmax(dim=1)\n  (2): LeakyReLU(0.2)\n)"
+    )

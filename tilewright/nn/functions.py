@@ -159,6 +159,10 @@ class Function:
     def __call__(self, x: Tensor, *others: Tensor) -> Any:
         return getattr(x, self.method)(*others, *self.args, **self.kwargs)
 
+    def __repr__(self) -> str:
+        given = [repr(value) for value in self.args] + [f"{name}={value!r}" for name, value in self.kwargs.items()]
+        return f"{type(self).__name__}({', '.join(given)})"
+
 
 class Activation(Function):
     """A function of each element. `inplace`, the last argument, has no effect: memory is planned for the whole

@@ -211,12 +211,13 @@ class ComplexTensor(Tensor):
     def _with(self, x: Any) -> ComplexTensor:
         return as_complex(x, self.device, self._real.dtype)
 
-    def add(self, x: Any, reverse: bool = False) -> Any:
-        other = self._with(x)
+    def add(self, x: Any, reverse: bool = False, *, alpha: Any = 1) -> Any:
+        other = self._with(x if alpha == 1 else x * alpha)
         return ComplexTensor(self._real + other._real, self._imag + other._imag)
 
-    def sub(self, x: Any, reverse: bool = False) -> Any:
-        left, right = (self._with(x), self) if reverse else (self, self._with(x))
+    def sub(self, x: Any, reverse: bool = False, *, alpha: Any = 1) -> Any:
+        other = self._with(x if alpha == 1 else x * alpha)
+        left, right = (other, self) if reverse else (self, other)
         return ComplexTensor(left._real - right._real, left._imag - right._imag)
 
     def mul(self, x: Any, reverse: bool = False) -> Any:

@@ -159,6 +159,9 @@ def from_array(data: Any) -> HostData:
     try:
         values = numpy.asarray(data)
     except Exception as error:  # it is the other library's code that raises
+        found = _from_capsule(data)
+        if found is not None:
+            return found
         message = f"a {type(data).__name__} gives no array: {error}"
         raise DTypeError("Tensor", message, "make a NumPy array of it first, or use Tensor.from_dlpack") from error
     name = values.dtype.name
@@ -174,6 +177,24 @@ def from_array(data: Any) -> HostData:
     limits = (int(flat.min()), int(flat.max())) if dtype.is_int and 0 < flat.size <= _FEW else None
     buffer = flat if dtype.code else flat.view(f"u{dtype.itemsize}")
     return HostData(buffer, dtype, tuple(values.shape), is_plain, is_plain, limits)
+
+
+def _from_capsule(data: Any) -> HostData | None:
+    """A copy of another library's array in a dtype that NumPy lacks, such as bfloat16; None of what it does not
+    share."""
+    import numpy
+
+    from tilewright.tensor.core import dlpack
+
+    try:
+        found = dlpack.import_capsule(data.__dlpack__())
+    except Exception:  # why NumPy has no array of it is the better reason
+        return None
+    size = found.dtype.itemsize
+    elements = numpy.frombuffer(found.buffer, f"u{size}")[found.start :]
+    steps = [stride * size for stride in found.strides]
+    values = numpy.lib.stride_tricks.as_strided(elements, found.shape, steps).copy()
+    return HostData(values.reshape(-1), found.dtype, found.shape, False, False)
 
 
 def from_arrays(data: Any) -> HostData:

@@ -26,10 +26,14 @@ T = TypeVar("T", bound=TensorBase)
 class GradientMixin(TensorBase):
     """backward, gradient, contiguous_backward."""
 
-    def backward(self, gradient: Self | None = None, create_graph: bool = False) -> Self:
+    def backward(
+        self, gradient: Self | None = None, create_graph: bool = False, *, retain_graph: bool | None = None
+    ) -> Self:
         """Adds to `.grad` of every parameter (a tensor that asked for `requires_grad`) the gradient of this tensor.
-        A tensor of more than one element needs `gradient`, what each of its elements weighs. The graph is kept, so a
-        second call adds again. `create_graph` lets gradients be taken of `.grad` in turn."""
+        A tensor of more than one element needs `gradient`, what each of its elements weighs. The graph is kept
+        with any `retain_graph`, so a second call adds again. `create_graph` lets gradients be taken of `.grad` in
+        turn."""
+        del retain_graph
         upstream = self._upstream("backward", gradient)
         parameters, empty = _living_parameters()
 

@@ -41,8 +41,9 @@ _SIGNED = {8: dtypes.int8, 16: dtypes.int16, 32: dtypes.int32, 64: dtypes.int64}
 class SortingMixin(RandomMixin):
     """sort, argsort, topk, multinomial, randperm."""
 
-    def argsort(self, dim: int = -1, descending: bool = False) -> Self:
-        """The indices that sort an axis."""
+    def argsort(self, dim: int = -1, descending: bool = False, stable: bool = True) -> Self:
+        """The indices that sort an axis; the sort is always stable."""
+        del stable
         axis = check_axis("argsort", dim, self.ndim)
         if 0 in self.shape or self.ndim == 0:
             return self._new(build.const(dtypes.int64, 0, self.shape))
@@ -50,8 +51,9 @@ class SortingMixin(RandomMixin):
         indices = build.cast(order_on(self.device, keys), dtypes.int64)
         return self._new(nodes.move_from_last(indices, axis))
 
-    def sort(self, dim: int = -1, descending: bool = False) -> ValuesAndIndices[Self]:
-        """The sorted elements along an axis and their source indices; the sort is stable."""
+    def sort(self, dim: int = -1, descending: bool = False, stable: bool = True) -> ValuesAndIndices[Self]:
+        """The sorted elements along an axis and their source indices; the sort is always stable."""
+        del stable
         check_plain_size("sort", check_axis("sort", dim, self.ndim), self.shape)
         indices = self.argsort(dim, descending)
         return ValuesAndIndices(self.gather(dim, indices) if self.ndim else self, indices)

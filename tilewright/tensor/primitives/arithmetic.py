@@ -89,13 +89,14 @@ class ArithmeticMixin(StorageMixin):
 
     # ------------------------------------------------------------ arithmetic
 
-    def add(self, x: Self | Scalar, reverse: bool = False) -> Self:
-        """x + y."""
-        return self._binary(Ops.ADD, x, reverse)
+    def add(self, x: Self | Scalar, reverse: bool = False, *, alpha: Scalar = 1) -> Self:
+        """x + alpha * y."""
+        return self._binary(Ops.ADD, x if alpha == 1 else self._operand("add", x) * alpha, reverse)
 
-    def sub(self, x: Self | Scalar, reverse: bool = False) -> Self:
-        """x - y."""
+    def sub(self, x: Self | Scalar, reverse: bool = False, *, alpha: Scalar = 1) -> Self:
+        """x - alpha * y."""
         operand = self._operand("sub", x)
+        operand = operand if alpha == 1 else operand * alpha
         if common_dtype(self, operand).is_bool:
             raise DTypeError("sub", "subtraction is not defined for bool and bool", "use ^, or cast to an integer")
         return self._binary(Ops.SUB, operand, reverse)

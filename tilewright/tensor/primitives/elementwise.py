@@ -145,6 +145,8 @@ class ElementwiseMixin(ArithmeticMixin):
     def masked_fill(self, mask: Self, value: Self | Scalar) -> Self:
         """This tensor with `value` where the mask is true, in this tensor's dtype."""
         check_devices("masked_fill", self, mask)
+        if self.dtype.is_bool and not isinstance(value, TensorBase) and value in (0, 1):
+            value = bool(value)
         filled = mask.where(value, self)
         if kind_rank(filled.dtype) > kind_rank(self.dtype):
             message = f"the value gives {filled.dtype.name}, which does not fit into {self.dtype.name}"
