@@ -280,3 +280,19 @@ def test_a_gate_is_the_first_node_on_every_way_to_the_end(size: int, data: st.Da
     for number, node in enumerate(order[:-1]):
         if node.shape:
             assert gates[node] is next(other for other in order[number + 1 :] if not reaches_end_without(node, other))
+
+
+# ---------------------------------------------------------------- gathers
+
+
+@pytest.mark.parametrize(("width", "is_masked"), [(57, False), (56, True)])
+def test_the_bounds_of_an_index_hold_where_it_is_stored(width: int, is_masked: bool) -> None:
+    """Resizing 57x57 images to 78x78 took four times as long as torch's: the indices of an axis are stored, and each
+    index that was loaded was tested to be in range."""
+    graph = Graph()
+    index = build.expand(build.reshape(build.iota(78, dtypes.int64) * 19 // 26, (1, 78)), (2000, 78))
+    first, last = graph.plan(build.gather(graph.input(2000, width), build.axis_iota((2000, 78), 0), index)).items
+    assert first.ast is not None
+    assert last.ast is not None
+    accesses = [node for node in toposort(last.ast) if node.op is Ops.INDEX]
+    assert any(len(access.src) > 2 for access in accesses) == is_masked

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.records import NamedTuple, field, mutable_record
-from tilewright.graph.bounds import dtype_bounds
 from tilewright.graph.gradients.gather import counting_axis
 from tilewright.graph.ops import Axis, AxisType, Ops
 from tilewright.graph.simplify import simplify
@@ -17,7 +16,7 @@ from tilewright.graph.spec import Kind, Shape, max_count
 from tilewright.graph.uop import UOp, index_const
 from tilewright.graph.walk import size_of, toposort
 from tilewright.schedule.facts import PERMUTING, TRANSPARENT, Facts
-from tilewright.schedule.indexing import TRUE, ZERO, Element, both, flatten_index, push_movement, touched_span
+from tilewright.schedule.indexing import TRUE, ZERO, Element, both, flatten_index, push_movement, touched_span, within
 from tilewright.schedule.masks import loop_limits
 
 # The longest reduction that may contain another one: the window of a convolution, whose gradient is a sum of sums.
@@ -257,7 +256,7 @@ def _push_gather(node: UOp, use: Use, plan: Plan) -> Iterator[tuple[UOp, Use]]:
         for axis, size in enumerate(source.shape)
     )
     wide = tuple(
-        UOp(Ops.VARIABLE, dtypes.index, use.element.indices, (f"value{number}_{axis}", *dtype_bounds(idx.dtype)))
+        UOp(Ops.VARIABLE, dtypes.index, use.element.indices, (f"value{number}_{axis}", *idx.bounds))
         for axis, idx in enumerate(indices)
     )
     plan.holes[use.root, node, use.element] = (narrow, wide)
@@ -268,7 +267,9 @@ def _push_gather(node: UOp, use: Use, plan: Plan) -> Iterator[tuple[UOp, Use]]:
 
 
 def gather_valid(shape: Shape, values: Iterable[UOp]) -> UOp:
+    """Whether all values are in range, as far as their bounds do not tell. Those of a computed index hold where it is
+    stored, too: what a load gives has the bounds of its dtype."""
     condition = TRUE
     for value, size in zip(values, shape, strict=True):
-        condition = both(condition, ((value < 0).logical_not()) & (value < size))
+        condition = both(condition, within(value, 0, size))
     return condition
