@@ -142,6 +142,19 @@ def test_two_consumers_of_something_cheap_compute_it_twice(graph: Graph) -> None
     assert graph.kernels(mul(cheap, cheap), total(cheap, 0)) == 2
 
 
+def test_a_state_is_loaded_where_computing_it_again_loads_more(graph: Graph) -> None:
+    """The cell of an LSTM: computed again, each step would be a kernel of its own that loads the gates of others."""
+    weights, state, hidden = graph.tensor(8, 32), graph.tensor(4, 8), graph.tensor(4, 8)
+    for _ in range(6):
+        keep, gate, value, shown = (hidden @ weights).chunk(4, 1)
+        state = keep.sigmoid() * state + gate.sigmoid() * value.tanh()
+        hidden = shown.sigmoid() * state.tanh()
+    hidden.sum().backward()
+    assert weights.grad is not None
+    plan = schedule([weights.grad.uop], DEVICE)
+    assert [len(item.reads) for item in plan.items[:12]] == [2] * 12  # a product, then the gates with the last state
+
+
 def test_an_output_that_is_used_is_stored_once(graph: Graph) -> None:
     x = graph.input(32, 20)
     product = matmul(x, graph.input(20, 16))

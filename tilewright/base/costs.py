@@ -10,6 +10,7 @@ from tilewright.base.target import Target
 # factor of a contraction that is computed in the innermost loop: without a register tile it takes several times as long
 # as its loads. Measured with elementwise chains on two cores with AVX-512.
 MEMORY_ADDITIONS = 40.0
+LOAD_ADDITIONS = MEMORY_ADDITIONS / 3  # of a load alone: a store reads the line that it changes, and writes it back
 CACHE_ADDITIONS = 8.0
 FACTOR_ADDITIONS = 4.0
 # Clocks of a core to stage an element in parts that is loaded on its own, in place of a vector: while another

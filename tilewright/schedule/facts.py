@@ -16,6 +16,7 @@ from tilewright.graph.walk import consumers
 
 # A reduction that reads each distinct element at least this often is a matrix product or a convolution.
 CONTRACTION_REUSE = 16
+MIN_REPEATED = 16
 PERMUTING = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.FLIP})
 TRANSPARENT = frozenset({Ops.CONTIGUOUS, Ops.DETACH})
 
@@ -30,6 +31,7 @@ class Facts:
     is_contraction: bool = False  # a reduction that reads each distinct element many times
     follows_reduction: bool = False  # each element is computed from one element of a reduction
     is_factor: bool = False  # a contraction multiplies it
+    gate: UOp | None = None
 
 
 def gather_facts(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, Facts]:
@@ -63,7 +65,7 @@ def gather_facts(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, Fact
         if node in must_store or node.op in (Ops.PARAM, Ops.GATHER, Ops.REDUCE_AXIS):
             found.distinct = max_count(node.shape)
     for node in order:
-        gate = gates[node]
+        gate = facts[node].gate = gates[node]
         if gate is not None:
             facts[gate].cost += facts[node].cost
             facts[gate].reduce_work += facts[node].reduce_work
@@ -81,6 +83,28 @@ def _without_views(node: UOp) -> UOp:
     while node.op.kind is Kind.MOVEMENT or node.op in TRANSPARENT or node.op is Ops.CAST:
         node = node.src[0]
     return node
+
+
+def inputs_of(node: UOp, facts: dict[UOp, Facts]) -> list[UOp]:
+    """The values that are read, element by element, by what only this node needs."""
+    members = {node: None}
+    pending = [node]
+    inputs: dict[UOp, None] = {}
+    while pending:
+        member = pending.pop()
+        for source in member.src:
+            if facts[source].gate in members:
+                if source not in members:
+                    members[source] = None
+                    pending.append(source)
+            elif source.op is not Ops.CONST and keeps_elements(source, member) and not is_repeated(source, facts):
+                inputs[source] = None
+    return list(inputs)
+
+
+def is_repeated(node: UOp, facts: dict[UOp, Facts]) -> bool:
+    """Whether each element that it is computed from is repeated many times in it."""
+    return max_count(node.shape) >= MIN_REPEATED * facts[node].distinct
 
 
 def find_gates(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, UOp | None]:

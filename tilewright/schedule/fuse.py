@@ -20,14 +20,14 @@ from collections.abc import Iterable, Sequence
 
 from tilewright.base import events
 from tilewright.base.config import options
-from tilewright.base.costs import FACTOR_ADDITIONS, MEMORY_ADDITIONS
+from tilewright.base.costs import FACTOR_ADDITIONS, LOAD_ADDITIONS, MEMORY_ADDITIONS
 from tilewright.base.target import Target
 from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of, toposort
-from tilewright.schedule.facts import TRANSPARENT, Facts, gather_facts
+from tilewright.schedule.facts import TRANSPARENT, Facts, gather_facts, inputs_of, is_repeated
 from tilewright.schedule.indexing import TRUE
 from tilewright.schedule.reduction import contiguous_axis
 from tilewright.schedule.uses import (
@@ -69,7 +69,6 @@ MIN_ROW_PER_PADDING = 64
 # stored, where it is no larger than what it is computed from.
 MAX_KERNEL_NODES = 512
 NODES_OF_REDUCTION = 16  # the nodes that a reduction counts as
-MIN_REPEATED = 16
 # Ops that are not elementwise store to memory of their own.
 SEPARATE = frozenset({Ops.ASSIGN, Ops.COPY, Ops.CUSTOM_KERNEL})
 
@@ -171,7 +170,7 @@ class _Decisions:
         self.reason = "the kernel that needs it is as large as kernels become"
         if node.op is Ops.REDUCE_AXIS:
             return True
-        return node.op.is_elementwise and max_count(node.shape) < MIN_REPEATED * self.facts[node].distinct
+        return node.op.is_elementwise and not is_repeated(node, self.facts)
 
     def should_store(self, node: UOp, uses: list[Use]) -> bool:
         if not uses or node.op.kind in (Kind.LEAF, Kind.MOVEMENT) or node.op in TRANSPARENT:
@@ -195,10 +194,22 @@ class _Decisions:
         is_read_often = facts.is_factor and max(steps) > elements
         # Cores that multiply vectors read the factors of a contraction from memory.
         limit = FACTOR_ADDITIONS if is_read_often and not self.group_cores else MEMORY_ADDITIONS
-        is_expensive = facts.cost * (min(times, RECOMPUTE_COUNTED) - 1) > limit
+        arithmetic = facts.cost * (min(times, RECOMPUTE_COUNTED) - 1)
+        is_expensive = arithmetic > limit or arithmetic + LOAD_ADDITIONS * self._further_loads(node, uses) > limit
         if is_expensive:
             self.reason = "computing it at each use costs more than a store and its loads"
         return is_expensive
+
+    def _further_loads(self, node: UOp, uses: list[Use]) -> int:
+        """The loads for each element that storing the node saves: those of its inputs in kernels that do not load them
+        for another reason, less those of the node itself. One kernel loads the inputs in any case. Kernels that read
+        elements several times find them in a cache, and count as one."""
+        once = [use for use in uses if use.is_once]
+        if not once or len(uses) < 2:
+            return 0
+        inputs, known = inputs_of(node, self.facts), self.plan.uses
+        loads = [sum((use.root, use.element) not in known.get(source, ()) for source in inputs) - 1 for use in once]
+        return sum(loads) if len(once) < len(uses) else sum(loads) - max(loads)
 
     def find_host(self, node: UOp, uses: list[Use]) -> Use | None:
         """The use of the first kernel that needs a stored node, where that kernel can compute and store it as well: it
