@@ -40,11 +40,16 @@ def loop_epilogues(sink: UOp, target: Target) -> UOp:
     sums = [node for node in nodes if node.op is Ops.REDUCE]
     if not any(not axis.arg.kind.is_tile for node in sums for axis in node.src[1:]):
         return sink
-    fewest = LOOP_INSTRUCTIONS if _terms(sums) >= LONG_SUM else target.vector_registers
+    is_long = _terms(sums) >= LONG_SUM
+    fewest = LOOP_INSTRUCTIONS if is_long else target.vector_registers
     if not all(node.op in _ALLOWED for node in nodes) or len(nodes) <= fewest:
         return sink
     axis = _row_axis(sink, nodes, sums)
-    if axis is None or sum(_is_computed(node, axis) for node in nodes) <= fewest:
+    if axis is None:
+        return sink
+    # A load takes a register when its value is used, and lines of text wherever it stands: several where it is masked.
+    loads = sum(node.op is Ops.LOAD and axis in node.ranges for node in nodes) if is_long else 0
+    if loads + sum(_is_computed(node, axis) for node in nodes) <= fewest:
         return sink
     rows = _rows_of_iteration(axis, sums, target)
     if rows == size_of(axis):
