@@ -12,17 +12,16 @@ from tilewright.base.errors import ConfigError
 from tilewright.debug import sessions
 
 
-def run_debug(command: Sequence[str], seconds: float, jobs: int, console: Console | None = None) -> int:
+def run_debug(command: Sequence[str], seconds: float, jobs: int) -> int:
     """Investigates and prints; an interrupt cancels."""
-    out = console or Console(highlight=False, soft_wrap=True)
+    out = Console(highlight=False, soft_wrap=True)
     session = sessions.start(command, seconds=seconds, jobs=jobs)
     out.print(f"session {session}", markup=False)
     return follow(session, out)
 
 
-def follow(session: str, console: Console | None = None) -> int:
+def follow(session: str, out: Console) -> int:
     """Prints what a session finds until it ends."""
-    out = console or Console(highlight=False, soft_wrap=True)
     try:
         for found in sessions.watch(session):
             line = f"{found['verdict']:>12}  {found['question']}: {found['evidence']}"
@@ -44,9 +43,9 @@ def sessions_table() -> Table:
     return table
 
 
-def run_sessions(action: str, session: str, text: str, console: Console | None = None) -> int:
+def run_sessions(action: str, session: str, text: str) -> int:
     """One action on the sessions of this project."""
-    out = console or Console(highlight=False, soft_wrap=True)
+    out = Console(highlight=False, soft_wrap=True)
     if action == "list":
         out.print(sessions_table())
     elif action == "show":

@@ -25,9 +25,9 @@ class ReplayRequest:
     only_text: bool = False
 
 
-def run_replay(request: ReplayRequest, console: Console | None = None) -> int:
+def run_replay(request: ReplayRequest) -> int:
     """The exit status: 0 where every file agrees and no kept text changed."""
-    out = console or Console(highlight=False, soft_wrap=True)
+    out = Console(highlight=False, soft_wrap=True)
     is_right = True
     for path in repro_files(request.path):
         repro = load_repro(str(path))
@@ -49,9 +49,8 @@ def run_replay(request: ReplayRequest, console: Console | None = None) -> int:
     return 0 if is_right else 1
 
 
-def run_dump(script: str, arguments: list[str], folder: Path, console: Console | None = None) -> int:
+def run_dump(script: str, arguments: list[str], folder: Path) -> int:
     """Writes the kernels of a script."""
-    out = console or Console(highlight=False, soft_wrap=True)
     made = dump_script(script, arguments, str(folder))
-    out.print(f"{len(made)} kernels in {folder}", markup=False)
+    print(f"{len(made)} kernels in {folder}")
     return 0

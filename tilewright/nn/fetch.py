@@ -112,12 +112,12 @@ def _unpack(folder: str, name: str, digest: str) -> None:
 # ---------------------------------------------------------------- mirrors
 
 
-def from_mirror(base: str, suffix: str = ".gz") -> Source:
+def from_mirror(base: str) -> Source:
     """The files, fetched one by one below an address."""
 
     def fetch(names: Sequence[str], folder: str, progress: bool) -> None:
         for name in names:
-            download(base + name + suffix, os.path.join(folder, name + suffix), progress)
+            download(f"{base}{name}.gz", os.path.join(folder, f"{name}.gz"), progress)
 
     return Source(base, fetch)
 
