@@ -65,7 +65,7 @@ def test_blocked_products_are_right(
 ) -> None:
     for module, name in (
         (products, "MIN_PRODUCTS"),
-        (blocked_products, "MIN_BLOCK"),
+        (blocked_products, "MIN_L1_BLOCK"),
         (blocked_products, "MIN_STREAMED"),
     ):
         monkeypatch.setattr(module, name, 1)

@@ -25,8 +25,8 @@ from tilewright.kernel.axes import KernelView, stride
 from tilewright.kernel.templates.dot_tiles import utilisation
 from tilewright.kernel.templates.measured import (
     HIGH_UTILISATION,
-    MAX_BLOCK,
-    MIN_BLOCK,
+    MAX_L1_BLOCK,
+    MIN_L1_BLOCK,
     MIN_STREAMED,
     REPACKED_PARTS,
     STEPS,
@@ -65,8 +65,8 @@ def match_blocked(view: KernelView, product: Product) -> Blocked | None:
     tile = choose_tile(
         size_of(rows), size_of(columns), lanes, target.vector_registers, target.read_streams, may_overlap=True
     )
-    length = min(target.l1_bytes // ((size_of(rows) + size_of(columns)) * dtype.itemsize), MAX_BLOCK)
-    is_long = length >= MIN_BLOCK and size_of(summed) >= 2 * length
+    length = min(target.l1_bytes // ((size_of(rows) + size_of(columns)) * dtype.itemsize), MAX_L1_BLOCK)
+    is_long = length >= MIN_L1_BLOCK and size_of(summed) >= 2 * length
     return Blocked(product, summed, tile, lanes, length) if is_long and size_of(rows) > tile.rows else None
 
 

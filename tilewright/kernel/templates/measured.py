@@ -64,9 +64,9 @@ MIN_CACHED_ROWS = 256
 # The shortest block of a sum whose accumulators are spilled between blocks: of products, and of windows.
 MIN_SUM_BLOCK = 256
 MIN_WINDOW_BLOCK = 64
-# The same where both factors are read in place, and the longest: a longer one saves no more spills.
-MIN_BLOCK = 32
-MAX_BLOCK = 256
+# The shortest such block where both factors are read in place from the L1; and the longest: more saves no more spills.
+MIN_L1_BLOCK = 32
+MAX_L1_BLOCK = 256
 # A block that does not divide its sum has a multiple of this length, to be unrolled and copied in vectors.
 SUM_BLOCK_STEP = 16
 # The longest sum whose results take longer to be written than to be added up; a longer one leaves an outer sum time to
