@@ -73,6 +73,18 @@ def marks_left(source: str) -> list[str]:
     return complaints
 
 
+def repeated_constants(source: str) -> list[str]:
+    """No module defines a constant twice: the second would hold for whoever imports the first."""
+    complaints, seen = [], set[str]()
+    module = nodes_of(source)[0]
+    for statement in module.body if isinstance(module, ast.Module) else ():
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        names = {target.id for target in targets if isinstance(target, ast.Name) and target.id.isupper()}
+        complaints += [f"{statement.lineno}: {name} is defined twice" for name in sorted(names & seen)]
+        seen |= names
+    return complaints
+
+
 CLOCKS = frozenset({"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"})
 
 
@@ -127,7 +139,7 @@ def is_span(node: ast.AST, moments: set[str]) -> bool:
     )
 
 
-RULES: tuple[Rule, ...] = (missing_docstring, swallowed_errors, nameless_errors, marks_left)
+RULES: tuple[Rule, ...] = (missing_docstring, swallowed_errors, nameless_errors, marks_left, repeated_constants)
 
 
 def test_package_keeps_the_rules() -> None:
@@ -158,6 +170,7 @@ def test_no_verdict_depends_on_the_clock() -> None:
         (nameless_errors, "def f():\n    raise Exception", 2),
         (marks_left, "x = 1\n# TODO make this fast", 2),
         (marks_left, "# XXX", 1),
+        (repeated_constants, "MIN = 1\nx = 2\nx = 3\nMIN = 4", 4),
         (verdicts_by_the_clock, "def f():\n    a = time.time()\n    g()\n    assert time.time() - a < 10", 4),
         (verdicts_by_the_clock, "def f():\n    a = b()\n    assert perf_counter() - perf_counter() < a", 3),
         (

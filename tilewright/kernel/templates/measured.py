@@ -6,61 +6,43 @@ from __future__ import annotations
 
 # ---------------------------------------------------------------- tiles of accumulators
 
-# Costs of one iteration of a sum in addition to the multiplications of its tile, in vector multiplications: of the loop
-# itself, of each broadcast element, and of each loaded vector.
-LOOP_COST = 4.0
-BROADCAST_COST = 0.3
-LOAD_COST = 0.5
-# The same for windows: of each vector of channels, loaded from L2; of each pixel, from L1; of a second tiled axis, at a
-# larger stride; and of each product that is masked in some tiles of a row.
-PANEL_COST = 2.0
-PIXEL_COST = 0.45
-SECOND_COST = 0.07
-EDGE_COST = 4.0
-# Independent accumulators that hide the latency of a multiply-add; and for windows, whose panel comes from L2.
-MIN_SUMS = 8
-MIN_WINDOW_SUMS = 10
-# The most vectors of a tile, and its fewest rows: a tile with fewer rows costs more in loads than it saves in conflict
-# misses.
-MAX_VECTORS = 4
-MIN_TILE_ROWS = 4
-# The most rows of a tile that is not of a matrix product: they divide a loop.
-MAX_TILE_ROWS = 12
-# Registers of a tile that hold operands, or the offset of a factor where a dot-product instruction needs one; of a tile
-# of windows a share of all registers.
-OPERAND_REGISTERS = 4
-OPERAND_SHARE = 4
-# Unroll factors of a sum, preferred first.
-STEPS = (2, 3)
-# The same cost of a vector of accumulators that is loaded and stored again after a block of the sum, and of adding one
-# half of it to the other, until it is a scalar.
-SPILLED_COST = 9.0
-# The same cost of a vector of results that is stored under a mask, on a processor without masked vectors; and of a
-# vector that is packed under one.
-MASKED_STORE_COST = 12.0
-MASKED_PACKING_COST = 3.0
-REDUCTION_COST = 2.0
+# Costs are in vector multiplications. Those of one iteration of a sum, in addition to the multiplications of its tile:
+LOOP_COST = 4.0  # the loop itself
+BROADCAST_COST = 0.3  # a broadcast element
+LOAD_COST = 0.5  # a loaded vector
+# The same for windows:
+PANEL_COST = 2.0  # a vector of channels, loaded from L2
+PIXEL_COST = 0.45  # a pixel, loaded from L1
+SECOND_COST = 0.07  # a second tiled axis, at a larger stride
+EDGE_COST = 4.0  # a product that is masked in some tiles of a row
+# The same for a vector of accumulators or of results:
+SPILLED_COST = 9.0  # loading and storing accumulators once for a block of the sum
+REDUCTION_COST = 2.0  # adding one half of the lanes to the other; a scalar takes log2(lanes) of these
+MASKED_STORE_COST = 12.0  # a store under a mask, on a processor without masked vectors
+MASKED_PACKING_COST = 3.0  # packing under a mask, on such a processor
+MIN_SUMS = 8  # independent accumulators that hide the latency of a multiply-add
+MIN_WINDOW_SUMS = 10  # the same for windows, whose panel comes from L2
+MAX_VECTORS = 4  # of a tile
+MIN_TILE_ROWS = 4  # a tile with fewer rows costs more in loads than it saves in conflict misses
+MAX_TILE_ROWS = 12  # of a tile that is not of a matrix product: they divide a loop
+OPERAND_REGISTERS = 4  # that hold operands of a tile, or the offset of a factor of a dot-product instruction
+OPERAND_SHARE = 4  # the same for windows: 1/x of all registers
+STEPS = (2, 3)  # unroll factors of a sum, preferred first
 
 # ---------------------------------------------------------------- packing
 
-# Fewer rows than half of these reuse an element of the right factor too rarely to pay for packing it; from these on it
-# is packed; between the two, where that is estimated to take less time.
+# The rows of a product for which the right factor is packed. With fewer than half as many, an element is reused too
+# rarely; between the two it is packed where that is estimated to take less time.
 MIN_PACKED_ROWS = 32
-# The cost of packing a vector of columns, in multiplications of it by a row; of packing rows, where the last tile is
-# masked; of copying a vector of rows, and of one whose length is not a power of two: it is copied in parts.
-PACKING_COST = 16.0
-PACKED_ROWS_COST = 0.3
-COPY_COST = 0.5
-PARTS_COPY_COST = 1.0
-# Clocks of a line that is read from a core's cache again where nothing prefetches it: a few lines of each row of a
-# matrix.
-NEAR_LINE_CLOCKS = 12.0
-# The cost of packing a vector of columns of stride 1 from a core's cache.
-COPIED_COST = 3.0
-# The cost of reading all panels of the right factor once more, for a block of rows, in multiplications of a tile; and
-# the fewest rows of a part for which the right factor is packed again.
-BLOCK_COST = 0.3
-MIN_CACHED_ROWS = 256
+# Costs in multiplications of a vector of columns by a row:
+PACKING_COST = 16.0  # packing the vector
+COPIED_COST = 3.0  # packing it where it has stride 1 and is in a core's cache
+PACKED_ROWS_COST = 0.3  # packing rows, where the last tile is masked
+COPY_COST = 0.5  # copying a vector of rows
+PARTS_COPY_COST = 1.0  # copying one whose length is not a power of two, in parts
+NEAR_LINE_CLOCKS = 12.0  # to read a line from a core's cache that nothing prefetches: a few lines of each row
+BLOCK_COST = 0.3  # reading all panels of the right factor again for a block of rows, in multiplications of a tile
+MIN_CACHED_ROWS = 256  # of a part for which the right factor is packed again
 # The shortest block of a sum whose accumulators are spilled between blocks: of products, and of windows.
 MIN_SUM_BLOCK = 256
 MIN_WINDOW_BLOCK = 64
@@ -69,39 +51,31 @@ MIN_L1_BLOCK = 32
 MAX_L1_BLOCK = 256
 # A block that does not divide its sum has a multiple of this length, to be unrolled and copied in vectors.
 SUM_BLOCK_STEP = 16
-# The longest sum whose results take longer to be written than to be added up; a longer one leaves an outer sum time to
-# be spilled.
+# The longest sum that takes less time to compute than its results take to write. Beside a longer inner sum, spilling
+# the accumulators of an outer one takes little time.
 SHORT_SUM = 64
 
 # ---------------------------------------------------------------- shares of caches: 1/x of them
 
-# Of a core's cache, for a packed panel: another panel, streamed data and a second hardware thread of the core need room
-# too.
-PANEL_SHARE = 4
-# Of a core's cache: a sum whose panel is larger is taken in blocks.
-LONG_SHARE = 2
-# Of the cache that holds them, for spilled accumulators: rows pass through it as well.
-SPILL_SHARE = 2
-# Of the memory for panels: for a factor that is packed whole, and for the accumulators of all rows of a task.
-WHOLE_SHARE = 2
-ACCUMULATOR_SHARE = 4
-# Of a core's cache: for the packed weights of windows; for the box of an image; and for the panel of a block of the
-# sum, which shares the cache with spilled accumulators and the box of all channels.
-WEIGHTS_SHARE = 2
-BOX_SHARE = 16
-BLOCK_SHARE = 8
+# Of a core's cache:
+PANEL_SHARE = 4  # a packed panel: another panel, streamed data and a second hardware thread of the core need room too
+LONG_SHARE = 2  # a sum whose panel is larger is taken in blocks
+WEIGHTS_SHARE = 2  # the packed weights of windows
+BOX_SHARE = 16  # the box of an image
+BLOCK_SHARE = 8  # the panel of a block of the sum, beside spilled accumulators and the box of all channels
+SPILL_SHARE = 2  # spilled accumulators, of the cache that holds them: rows pass through it as well
+# Of the memory for panels:
+WHOLE_SHARE = 2  # a factor that is packed whole
+ACCUMULATOR_SHARE = 4  # the accumulators of all rows of a task
 
 # ---------------------------------------------------------------- work that is worth it
 
-# Iterations per thread below which threads gain nothing.
-MIN_WORK = 1 << 14
-# Iterations of a kernel without sums that takes about a microsecond.
-BRIEF_WORK = 1 << 12
-# Multiplications below which tiles of several rows gain nothing; below which threads and packing cost more than they
-# save; and the same of products of few rows, which are not packed.
-MIN_PRODUCTS = 1 << 16
-MIN_SHARED = 1 << 20
-MIN_STREAMED = 1 << 18
+MIN_WORK = 1 << 14  # iterations per thread below which threads gain nothing
+BRIEF_WORK = 1 << 12  # iterations of a kernel without sums that takes about a microsecond
+# Multiplications:
+MIN_PRODUCTS = 1 << 16  # below these, tiles of several rows gain nothing
+MIN_SHARED = 1 << 20  # below these, threads and packing cost more than they save
+MIN_STREAMED = 1 << 18  # the same for products that are not packed, of which threads alone are the cost
 # Multiplications of a long task: each core gets several of these, so that others take over those of a core that is
 # late. Shorter tasks stay with the core whose cache has their factors: 16 products of 256 take 10 % less on 16 cores.
 LONG_TASK = 1 << 25
@@ -113,22 +87,16 @@ MIN_LANES = 0.5
 
 # ---------------------------------------------------------------- division among cores
 
-# Utilisation of the cores above which more is not worth other costs.
-HIGH_UTILISATION = 0.95
-# Parts per core, for load balancing; and the same where each part packs a factor again.
-PARTS_PER_CORE = 4
-REPACKED_PARTS = 2
-# The tiles of a part beside which what it packs is little.
-MIN_PART_TILES = 16
-# The most parts of the rows that each pack the right factor for one core.
-MAX_ROW_PARTS = 8
-# The most tasks: as many are made where each task has weights of its own, or where fewer have a low utilisation.
-MAX_TASKS = 1024
-# At most one tile in this many is padding, where padding makes wider blocks.
-MAX_PADDING = 16
-# The fewest tiles in a part of the columns: blocks of the sum are placed outside the loop over tiles, which one tile
-# does not have.
-MIN_TILES = 2
+HIGH_UTILISATION = 0.95  # of the cores: a higher one is not worth other costs
+PARTS_PER_CORE = 4  # for load balancing
+REPACKED_PARTS = 2  # the same where each part packs a factor again
+MIN_PART_TILES = 16  # of a part: packing takes little time beside so many
+MAX_ROW_PARTS = 8  # the most parts of the rows, each of which packs the right factor for one core
+MAX_TASKS = 1024  # where each task has weights of its own, or fewer tasks have a low utilisation
+MAX_PADDING = 16  # at most one tile in this many is padding, where padding makes wider blocks
+MIN_TILES = (
+    2  # in a part of the columns: blocks of the sum are outside the loop over tiles, which one tile does not have
+)
 
 # ---------------------------------------------------------------- windows
 
@@ -155,13 +123,11 @@ MASKED_STRIDE_COST = 0.65
 # and the cost for vectors along rows of transposing one element of the other factor, in iterations along a row.
 PIXEL_SPEED = 0.55
 TRANSPOSE_STEPS = 256
-# The longest window that is unrolled: in general, where a mask depends on it, and inside phases.
+# The longest window that is unrolled:
 MAX_STEPS = 5
-MAX_MASKED_STEPS = 8
-MAX_WINDOW = 16
-
-# Reads of an element of masked windows that repay its copy into a box.
-MIN_BOX_READS = 4
+MAX_MASKED_STEPS = 8  # where a mask depends on it
+MAX_WINDOW = 16  # inside phases
+MIN_BOX_READS = 4  # reads of an element of masked windows that repay its copy into a box
 
 # ---------------------------------------------------------------- vectors along memory
 
@@ -176,22 +142,20 @@ MAX_SELECTED = 32
 MIN_STREAMED_ROWS = 64
 # The relative speed of a sum over rows whose loads are masked (NEON: 1000 rows of 1000, 165 us, masked 222).
 MASKED_SPEED = 0.75
-# What it costs to store a part of a vector again just after it was stored, in additions of a vector: the second store
-# waits until the first has left its buffer (140 clocks of a Neoverse N1).
+# The cost of storing a part of a vector again right after the first store, in vector additions: the second store waits
+# until the first has left the store buffer (140 clocks of a Neoverse N1).
 OVERLAP_COST = 400.0
-# The fewest tiles of a row that begins at a line of the cache: one tile more is stored, in part under a mask.
+# The fewest tiles of a row that ALIGN extends: the row gets one more tile, and the first and the last are masked.
 MIN_ALIGNED = 4
 # A square tile with a shorter side leaves most of each vector unused.
 MIN_SQUARE = 4
 
 # ---------------------------------------------------------------- sums by index
 
-# The cost of one indexed read-modify-write, in vector comparisons: of a term whose row is a loop of vectors, including
-# the start of that loop; of an element with its own output (1.7 ns, where a comparison takes 1 ns); and of a masked
-# one.
-COMPARISONS_PER_TERM = 32
-COMPARISONS_PER_ELEMENT = 2
-MASKED_ELEMENT = 2
+# The cost of one indexed read-modify-write, in vector comparisons:
+COMPARISONS_PER_TERM = 32  # a term whose row is a loop of vectors, with the start of that loop
+COMPARISONS_PER_ELEMENT = 2  # an element with its own output (1.7 ns, where a comparison takes 1 ns)
+MASKED_ELEMENT = 2  # the factor for a masked one
 # The fewest elements of a block of a row that cores share.
 MIN_BLOCK = 4
 # The fewest vectors of a row for which cores share the outputs: each core reads all terms and skips those of the

@@ -6,47 +6,34 @@ from __future__ import annotations
 
 # ---------------------------------------------------------------- work-groups
 
-# Threads of a work-group without shared data, and of one side of a tile.
-GROUP_THREADS = 256
-TILE_THREADS = 16
+GROUP_THREADS = 256  # of a work-group without shared data
+TILE_THREADS = 16  # of one side of a tile
 
 # ---------------------------------------------------------------- reductions
 
-# The fewest vectors of a row per thread.
-VECTORS_PER_THREAD = 4
-# The longest row, in elements, that one thread sums by itself.
-SHORT_ROW = 16
+VECTORS_PER_THREAD = 4  # the fewest of a row
+SHORT_ROW = 16  # elements of the longest row that one thread sums by itself
 # One thread per row keeps a core busy where its rows are at least its threads divided by this.
 ROWS_PER_THREAD = 4
-# The largest ratio of a row's padded length to its length.
-MAX_PADDED = 1.25
-# Clocks of an iteration of a reduction across memory, whose load overlaps with those of others; and of one thread to
-# combine the result of another in local memory.
-CLOCKS_PER_LOAD, CLOCKS_PER_PARTIAL = 100, 10
-# Bytes of a sum in local memory, at least.
-SUM_BYTES = 4
-# An operand with this many times fewer accesses than the largest counts as small.
-SMALL_OPERAND = 16
+MAX_PADDED = 1.25  # the largest ratio of a row's padded length to its length
+CLOCKS_PER_LOAD = 100  # of an iteration of a reduction across memory, whose load overlaps with those of other threads
+CLOCKS_PER_PARTIAL = 10  # of a thread that combines the result of another, in local memory
+SUM_BYTES = 4  # of a sum in local memory, at least
+SMALL_OPERAND = 16  # an operand with this many times fewer accesses than the largest counts as small
 
 # ---------------------------------------------------------------- contractions
 
-# With fewer rows or columns, tiles of tensor cores are mostly empty, and the plan is compared with one without tiles.
-# Below this many products no tensor core is used.
-MIN_SIDE = 16
-MIN_PRODUCT = 1 << 18
-# The most elements of a tile that a thread holds while it also stages operands.
-MAX_STAGED_ELEMENTS = 64
-# Iterations of the reduction that are staged at a time, preferred first.
-STAGED_DEPTH = (16, 8, 4)
+MIN_SIDE = 16  # with fewer rows or columns, tiles of tensor cores are mostly empty: a plan without tiles is compared
+MIN_PRODUCT = 1 << 18  # below this many multiplications no tensor core is used
+MAX_STAGED_ELEMENTS = 64  # the most elements of a tile that a thread holds while it also stages operands
+STAGED_DEPTH = (16, 8, 4)  # iterations of the reduction that are staged at a time, preferred first
 
 # ---------------------------------------------------------------- sums by index
 
-# Clocks of a thread: for a term of another thread's part, which it skips; for a term of its own, which it loads,
-# changes and stores; to fill one output; and to fill one beside threads that fill adjacent outputs.
-STEPS_PER_TERM = 64
-STEPS_PER_UPDATE = 600
-STEPS_TO_FILL = 64
-STEPS_TO_FILL_TOGETHER = 4
-MIN_ADJACENT = 8
-# The fewest outputs of a part: each part reads all terms.
-MIN_OUTPUTS = 16
+# Clocks of a thread:
+STEPS_PER_TERM = 64  # for a term of another thread's part, which it skips
+STEPS_PER_UPDATE = 600  # for a term of its own part: the load, the update and the store
+STEPS_TO_FILL = 64  # to initialise one output
+STEPS_TO_FILL_TOGETHER = 4  # the same where adjacent threads initialise adjacent outputs
+MIN_ADJACENT = 8  # the fewest columns for which the threads of a warp count as adjacent
+MIN_OUTPUTS = 16  # the fewest outputs of a part: each part reads all terms
