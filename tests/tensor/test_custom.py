@@ -382,14 +382,30 @@ def realise(fxn: Callable[..., UOp], size: int = 8, device: str = "PYTHON", empt
     Tensor.custom_kernel(out, Tensor(np.ones(size, np.float32), device=device), fxn=fxn)[0].realize()
 
 
-def test_writing_out_of_bounds() -> None:
+def test_accesses_out_of_bounds() -> None:
+    """Those that are certain are refused on every device, others are found by the emulator."""
+
     def kernel(out: UOp, x: UOp) -> UOp:
         i = UOp.range(8, 0)
-        return out[i + 1].set(x[i], end=i).sink()  # out of bounds here
+        return out[i].set(x[i - 1], end=i).sink()  # out of bounds here
 
-    with pytest.raises(OutOfBoundsError, match="index 8 is outside") as caught:
-        realise(kernel)
+    with pytest.raises(OutOfBoundsError, match="index -1 is outside") as caught:
+        realise(kernel, device="CPU")
     assert line_of(caught, "out of bounds here")
+
+    def halved(out: UOp, x: UOp) -> UOp:
+        i = UOp.range(8, 0)
+        return out[i * 3 // 2].set(x[i], end=i).sink()  # beyond the end here
+
+    with pytest.raises(OutOfBoundsError, match="index 9 is outside") as caught:
+        realise(halved)
+    assert line_of(caught, "beyond the end here")
+
+    def masked(out: UOp, x: UOp) -> UOp:
+        i = UOp.range(8, 0)
+        return out[i].set(x[i + 1].load(mask=i < 7), end=i).sink()
+
+    realise(masked)
 
 
 def test_an_output_left_unwritten() -> None:

@@ -16,6 +16,7 @@ from tilewright.base.dtype import DType, Scalar, dtypes, to_dtype
 from tilewright.base.errors import DTypeError, KernelError, ShapeError
 from tilewright.base.location import Location
 from tilewright.graph.kernels import views
+from tilewright.graph.kernels.reach import check_reach
 from tilewright.graph.kernels.values import MEMORY, agree, choose, is_memory, load_of, marked, memory_behind, of_numbers
 from tilewright.graph.ops import AddrSpace, Axis, AxisType, Ops, ParamArg
 from tilewright.graph.spec import Shape
@@ -229,7 +230,9 @@ def close_kernel(sink: UOp) -> UOp:
         )
         return node.with_src(tuple(loaded))
 
-    return map_graph(order[-1], visit, order)
+    closed = map_graph(order[-1], visit, order)
+    check_reach(closed)
+    return closed
 
 
 def _takes_place(user: UOp, position: int) -> bool:
