@@ -27,7 +27,7 @@ from tilewright.kernel.axes import stride, view_kernel
 from tilewright.kernel.optimise import prepare_kernel
 from tilewright.kernel.templates import convolution_sizes, convolutions
 from tilewright.kernel.templates.choose import opts_of
-from tilewright.kernel.templates.convolution_sizes import SumBlock, choose_sum_block, choose_tile
+from tilewright.kernel.templates.convolution_sizes import ChannelBlocks, SumBlock, choose_sum_block, choose_tile
 from tilewright.kernel.templates.convolutions import CONVOLUTION
 from tilewright.kernel.transforms.halo import find_sides
 from tilewright.schedule.reduction import split_reduction
@@ -167,8 +167,12 @@ def test_a_tile_goes_along_the_row(step: int, row: int, expected: tuple[int, int
     view = view_kernel(kernel(store(param(0, 1 << 20), n * (64 * row) + f * row + x, summed(image * weight, c, u))))
     found = convolutions.find_windows(view, 16)
     assert found is not None
-    tile = choose_tile(found, 16, 32, convolutions.find_window(view, found))
+    window = convolutions.find_window(view, found)
+    tile = choose_tile(found, TARGETS["AVX-512"], 16, window, ChannelBlocks(1 << 10))
     assert (tile.vectors, tile.length, tile.height) == (*expected, 1)
+    # Where each block copies the image, tiles are such that 4 vectors of channels, not 3, are one block.
+    tile = choose_tile(found, TARGETS["AVX-512"], 16, window, ChannelBlocks(4, copy_cost=1.0))
+    assert ChannelBlocks(4).length(-(-4 // tile.vectors), tile.vectors) * tile.vectors == 4
 
 
 def pixels(images: int = 8, size: int = 49) -> UOp:
@@ -307,7 +311,7 @@ def long_weight_gradient(step: int = 1, channels: int = 40) -> UOp:
 
 LONG_SUMS: dict[str, Callable[[], UOp]] = {
     "gradient of weights": long_weight_gradient,
-    "in steps of 2": lambda: long_weight_gradient(2, 96),
+    "in steps of 2": lambda: long_weight_gradient(2, 40),
     "channels of two vectors": lambda: long_weight_gradient(channels=32),
     "many channels of the image": lambda: padded(channels=96),
 }

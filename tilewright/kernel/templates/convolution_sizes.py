@@ -6,8 +6,10 @@ from __future__ import annotations
 import math
 
 from tilewright.base.records import NamedTuple
+from tilewright.base.target import Target
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
+from tilewright.kernel.axes import stride
 from tilewright.kernel.templates.measured import (
     EDGE_COST,
     MAX_VECTORS,
@@ -63,6 +65,19 @@ class Window(NamedTuple):
         return min((row - 1) * self.apart + self.length, row * self.length)
 
 
+class ChannelBlocks(NamedTuple):
+    """The most vectors of channels whose weights are packed at a time, and the cost of the copy of the image that each
+    such block makes, relative to all products; 0 where the image is read where it is."""
+
+    vectors: int
+    copy_cost: float = 0.0
+
+    def length(self, tiles: int, tile_vectors: int) -> int:
+        """The tiles of channels of a block, of this many in all."""
+        most = max(1, self.vectors // tile_vectors)
+        return max(n for n in range(1, min(most, tiles) + 1) if tiles % n == 0)
+
+
 class SumBlock(NamedTuple):
     """A block is `amount` iterations of an axis of the sum, with all axes inside it. `loops` counts that axis and those
     outside it."""
@@ -72,9 +87,12 @@ class SumBlock(NamedTuple):
     loops: int
 
 
-def choose_tile(windows: Windows, lanes: int, registers: int, window: Window, most: int = MAX_VECTORS) -> Tile:
+def choose_tile(
+    windows: Windows, target: Target, lanes: int, window: Window, blocks: ChannelBlocks, most: int = MAX_VECTORS
+) -> Tile:
     """The tile of least cost whose accumulators and operands fit the registers, of at most `most` vectors of
     channels."""
+    registers = target.vector_registers
     vectors = -(-size_of(windows.lanes) // lanes)
     row = size_of(windows.row)
     heights = [(None, 1), *((axis, n) for axis in windows.others for n in range(2, 9) if size_of(axis) % n == 0)]
@@ -87,16 +105,23 @@ def choose_tile(windows: Windows, lanes: int, registers: int, window: Window, mo
         if wide * (length * height + (not window.masked)) <= registers - registers // OPERAND_SHARE
     ]
 
+    # Where products take a lane as an operand, adjacent pixels are one load.
+    is_adjacent = target.has_lane_operands and 0 < abs(stride(windows.image, windows.row) or 0) <= window.length
+
     def cost(tile: Tile) -> float:
         rows = tile.length * tile.height
-        padded = -(-vectors // tile.vectors) * tile.vectors / vectors
+        tiles = -(-vectors // tile.vectors)
+        padded = tiles * tile.vectors / vectors
         idle = max(1.0, MIN_WINDOW_SUMS / (rows * tile.vectors))
-        loaded = window.loads(tile.length) / (window.length * tile.length)
+        loads = window.loads(tile.length)
+        loads = -(-loads // lanes) if is_adjacent and loads >= lanes else loads
+        loaded = loads / (window.length * tile.length)
         # In a tile of a whole row, masked products are not emitted; in a part of a row they are masked at run time.
         masked = window.masked / (window.length * tile.length)
         edges = -masked if tile.length == row else EDGE_COST * masked
-        loads = PANEL_COST / rows + PIXEL_COST * loaded / tile.vectors + SECOND_COST * (tile.height > 1)
-        return padded * idle * (1 + edges + loads)
+        operands = PANEL_COST / rows + PIXEL_COST * loaded / tile.vectors + SECOND_COST * (tile.height > 1)
+        copies = blocks.copy_cost * tiles / blocks.length(tiles, tile.vectors) if blocks.copy_cost else 0.0
+        return padded * idle * (1 + edges + operands) + copies
 
     # Of equal costs, the longest in the row: its loads and stores are contiguous.
     return min(tiles, key=lambda tile: (cost(tile), -tile.length))

@@ -33,12 +33,19 @@ from tilewright.graph.kernels.threads import local_bytes
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.simplify.logic import parts_of
-from tilewright.graph.uop import UOp
+from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.analysis.versions import is_injective
 from tilewright.kernel.axes import KernelView, is_counted, make_range, stride
-from tilewright.kernel.templates.convolution_sizes import SumBlock, Window, Windows, choose_sum_block, choose_tile
+from tilewright.kernel.templates.convolution_sizes import (
+    ChannelBlocks,
+    SumBlock,
+    Window,
+    Windows,
+    choose_sum_block,
+    choose_tile,
+)
 from tilewright.kernel.templates.dot_tiles import capped_utilisation, utilisation
 from tilewright.kernel.templates.measured import (
     ACCUMULATOR_SHARE,
@@ -53,6 +60,7 @@ from tilewright.kernel.templates.measured import (
     MIN_GAIN,
     MIN_LANES,
     MIN_WINDOW_SUMS,
+    PIXEL_COPY_COST,
     PIXEL_SPEED,
     REPACKED_PARTS,
     ROW_SPEED,
@@ -115,8 +123,26 @@ def tile_speed(view: KernelView, windows: Windows, lanes: int) -> float:
     multiply-add. A prime number of pixels leaves tiles of one pixel."""
     masked = find_masked_window(view, windows)
     window = find_window(view, windows) if masked is None else masked
-    tile = choose_tile(windows, lanes, view.target.vector_registers, window)
+    tile = choose_tile(windows, view.target, lanes, window, channel_blocks(view, windows, lanes, masked is not None))
     return min(1.0, tile.vectors * tile.length * tile.height / MIN_WINDOW_SUMS)
+
+
+def channel_blocks(view: KernelView, windows: Windows, lanes: int, is_clipped: bool) -> ChannelBlocks:
+    """The blocks of channels whose packed weights stay in a core's cache."""
+    depth = math.prod(size_of(axis) for axis in view.reduce_axes)
+    vectors = view.target.core_cache_bytes // WEIGHTS_SHARE // (depth * lanes * view.reduces[0].dtype.itemsize)
+    if is_read_in_place(view, windows.image, is_clipped):
+        return ChannelBlocks(vectors)
+    pixels = math.prod(size_of(axis) for axis in windows.image.ranges)
+    memory = memory_of(windows.image)
+    pixels = min(pixels, memory.arg.size) if memory.op is Ops.PARAM else pixels
+    products = math.prod(size_of(axis) for axis in view.axes)
+    return ChannelBlocks(vectors, PIXEL_COPY_COST * lanes * pixels / products)
+
+
+def is_read_in_place(view: KernelView, image: UOp, is_clipped: bool) -> bool:
+    """Whether the image needs no copy: its loads have no masks and are not converted."""
+    return is_clipped or (len(image.src) < 3 and image.dtype is view.reduces[0].dtype)
 
 
 def _choose_nest(view: KernelView, windows: Windows, lanes: int, is_small: bool) -> Opts | None:
@@ -234,25 +260,22 @@ class _Nest(OptBuilder):
         if self.is_clipped:
             mask = self.view.reduces[1].src[0].src[0]
             windows = windows._replace(others=[axis for axis in windows.others if axis not in mask.ranges])
-        depth = math.prod(size_of(axis) for axis in self.view.reduce_axes)
-        room = self.target.core_cache_bytes // WEIGHTS_SHARE
-        vector_panel = depth * self.lanes * self.view.reduces[0].dtype.itemsize
-        tile = choose_tile(windows, self.lanes, self.target.vector_registers, window, self.max_vectors)
-        if tile.vectors * vector_panel > room and not tile.can_be_shared(windows, self.lanes):
+        blocks = channel_blocks(self.view, windows, self.lanes, self.is_clipped)
+        tile = choose_tile(windows, self.target, self.lanes, window, blocks, self.max_vectors)
+        if tile.vectors > blocks.vectors and not tile.can_be_shared(windows, self.lanes):
             # Accumulators are spilled, and loops of too few tiles cannot be parallel: channels are.
             narrow = max(1, tile.vectors // 2)
-            tile = choose_tile(windows, self.lanes, self.target.vector_registers, window, narrow)
+            tile = choose_tile(windows, self.target, self.lanes, window, blocks, narrow)
         channels = self._cut(windows.lanes, tile.vectors * self.lanes, OptOps.UPCAST)
         self._cut(windows.row, tile.length, OptOps.UNROLL)
         if tile.second is not None:
             self._cut(tile.second, tile.height, OptOps.UNROLL)
         if window.axis is not None:
             self._cut(window.axis, window.length, OptOps.UNROLL)
-        panel = tile.vectors * vector_panel
         if channels is not None:
-            self._block(channels, room // panel)
-        if panel > room and tile.can_be_shared(windows, self.lanes):
-            self.sum_block = self._choose_block(panel)
+            self._block(channels, blocks.length(size_of(channels), tile.vectors))
+        if tile.vectors > blocks.vectors and tile.can_be_shared(windows, self.lanes):
+            self.sum_block = self._choose_block(tile.vectors * self.lanes)
         if not self._share():
             return None
         self._spill()
@@ -270,13 +293,11 @@ class _Nest(OptBuilder):
             return None
         return make_range(size_of(axis) // amount, (*axis.arg.id, 0), axis.arg.kind) if amount > 1 else axis
 
-    def _block(self, channels: UOp, most: int) -> None:
+    def _block(self, channels: UOp, amount: int) -> None:
         """Where the panel of all channels is too large, blocks of channels with the loop over blocks outermost."""
-        count = size_of(channels)
         self.channels = channels
-        if count <= most:
+        if size_of(channels) == amount:
             return
-        amount = max(n for n in range(1, max(1, most) + 1) if count % n == 0)
         blocks, self.channels = self.block(channels, amount) if amount > 1 else (channels, None)
         outermost = self.view.axes.index(self.view.of_kind(AxisType.LOOP)[0])
         if check_swap(self.view, blocks, outermost) is None:
@@ -308,9 +329,9 @@ class _Nest(OptBuilder):
         other = factors_of(self.view)[1 - self.windows.number]
         return [axis for axis in self.view.of_kind(AxisType.LOOP) if axis not in other.ranges]
 
-    def _choose_block(self, panel: int) -> SumBlock | None:
-        """The block of the sum that is packed at a time, if the output loops that reuse it are innermost and there is
-        room for their accumulators."""
+    def _choose_block(self, channels: int) -> SumBlock | None:
+        """The block of the sum that is packed at a time for a tile of channels, if the output loops that reuse it are
+        innermost and there is room for their accumulators."""
         own, loops = self._own_loops(), self.view.of_kind(AxisType.REDUCE)
         if self.is_clipped or not own or self.view.of_kind(AxisType.LOOP)[-len(own) :] != own:
             return None
@@ -318,8 +339,9 @@ class _Nest(OptBuilder):
         sums = math.prod(size_of(axis) for axis in results) * self.view.reduces[0].dtype.itemsize
         if ACCUMULATOR_SHARE * sums > self.target.max_local_bytes:
             return None
-        steps = math.prod(size_of(loop) for loop in loops)
-        found = choose_sum_block(loops, self.target.core_cache_bytes // BLOCK_SHARE * steps // panel)
+        unrolled = math.prod(size_of(axis) for axis in self.view.reduce_axes if axis not in loops)
+        step_bytes = unrolled * channels * self.view.reduces[0].dtype.itemsize
+        found = choose_sum_block(loops, self.target.core_cache_bytes // BLOCK_SHARE // step_bytes)
         return found if check_spill(self.view, own[0], None) is None else None
 
     def _spill(self) -> None:
@@ -342,7 +364,7 @@ class _Nest(OptBuilder):
         around = [a for a in loops if a.arg.kind is AxisType.THREAD or (a in other.ranges and a is not self.channels)]
         if not self._copy(self.spill_loop or around[-1], other):
             return False
-        is_read = self.is_clipped or (len(image.src) < 3 and image.dtype is self.view.reduces[0].dtype)
+        is_read = is_read_in_place(self.view, image, self.is_clipped)
         if is_read and (self.spill_loop is not None or pages_of(self.view, image) < self.target.tlb_entries):
             return True
         if self.spill_loop is not None:

@@ -15,6 +15,7 @@ PANEL_COST = 2.0  # a vector of channels, loaded from L2
 PIXEL_COST = 0.45  # a pixel, loaded from L1
 SECOND_COST = 0.07  # a second tiled axis, at a larger stride
 EDGE_COST = 4.0  # a product that is masked in some tiles of a row
+PIXEL_COPY_COST = 4.0  # the copy of a pixel whose loads are masked
 # The same for a vector of accumulators or of results:
 SPILLED_COST = 9.0  # loading and storing accumulators once for a block of the sum
 REDUCTION_COST = 2.0  # adding one half of the lanes to the other; a scalar takes log2(lanes) of these

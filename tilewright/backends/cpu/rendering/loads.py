@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 
 from tilewright.backends.cpu.rendering.addresses import Addresses, lane_count
 from tilewright.backends.cpu.rendering.emitter import Element
@@ -18,10 +19,10 @@ from tilewright.backends.cpu.rendering.partial_vectors import PartialLoad
 from tilewright.backends.cpu.rendering.prefetch import Prefetch
 from tilewright.backends.cpu.rendering.shuffles import MAX_STRIDE, load_strided, shuffle_mask
 from tilewright.backends.cpu.rendering.strided_words import load_narrow
-from tilewright.backends.cpu.rendering.values import Values
+from tilewright.backends.cpu.rendering.values import FENCED, Values
 from tilewright.backends.cpu.rendering.whole_vectors import Condition, inside_condition, whole_conditions
 from tilewright.base.dtype import dtypes
-from tilewright.codegen.tiles import Coordinates, memory_dtype, tile_value
+from tilewright.codegen.tiles import Coordinates, memory_dtype, tile_part, tile_value
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
 from tilewright.graph.spec import Op
@@ -49,6 +50,10 @@ class Loads(Addresses):
         if narrow is not None:
             self.values[node] = narrow
             return
+        in_lanes = self._load_runs(node) if axis is None else None
+        if in_lanes is not None:
+            self.values[node] = in_lanes
+            return
         loads: dict[Coordinates, Element | PartialLoad] = {}
         for coordinates, at in self.values.elements(node):
             mask, varies = self.mask(index, at, axis)
@@ -69,6 +74,31 @@ class Loads(Addresses):
             coordinates: self._as_value(node, at, axis, made[coordinates], is_reversed=stride == -1 and lanes > 0)
             for coordinates, at in self.values.elements(node)
         }
+
+    def _load_runs(self, node: UOp) -> dict[Coordinates, Element] | None:
+        """Scalars that are adjacent in memory, as lanes of vectors, where products take lanes as operands: the pixels
+        of a row of windows, a column of a packed tile. None where few of them are adjacent."""
+        index, target, lanes = node.src[0], self.values.target, self.values.target.lanes(node.dtype)
+        if not (target.has_lane_operands and node.dtype in FENCED and len(index.src) < 3 and self.emitter.loops):
+            return None
+        _, steps = tile_part(index.src[1])
+        positions = {
+            coordinates: sum(step * at[tile] for tile, step in steps.items())
+            for coordinates, at in self.values.elements(node)
+        }
+        runs = runs_of(positions.values())
+        if sum(map(len, runs)) < 2 * lanes or min(map(len, runs)) < lanes:
+            return None
+        at = {positions[coordinates]: at for coordinates, at in self.values.elements(node)}
+        made: dict[int, Element] = {}
+        for run in runs:
+            for first in run[::lanes]:
+                # The last vector overlaps the one before where it is not full.
+                start = min(first, run.stop - lanes)
+                vector = self._load(index, self.pointer(index, at[start]), None, lanes)
+                for position in range(first, start + lanes):
+                    made[position] = self.values.lane_of(vector, node.dtype, position - start)
+        return {coordinates: made[position] for coordinates, position in positions.items()}
 
     def _loaded(self, loads: dict[Coordinates, Element | PartialLoad]) -> dict[Coordinates, Element]:
         """Each vector of a tile. Those that need a branch share one."""
@@ -310,3 +340,14 @@ def cut(positions: list[int], count: int) -> list[list[int]]:
     """Positions in `count` equal parts."""
     length = len(positions) // count
     return [positions[start : start + length] for start in range(0, len(positions), length)]
+
+
+def runs_of(positions: Iterable[int]) -> list[range]:
+    """The runs of adjacent positions, in order."""
+    found: list[range] = []
+    for position in sorted(set(positions)):
+        if found and found[-1].stop == position:
+            found[-1] = range(found[-1].start, position + 1)
+        else:
+            found.append(range(position, position + 1))
+    return found

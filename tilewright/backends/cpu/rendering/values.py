@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from tilewright.backends.cpu.rendering.emitter import Element, Emitter
 from tilewright.backends.cpu.rendering.instructions import constant, scalar_type, value_type
 from tilewright.backends.cpu.rendering.shuffles import fold_rows, power_of_two, transpose
-from tilewright.base.dtype import dtypes
+from tilewright.base.dtype import DType, dtypes
 from tilewright.base.target import Target
 from tilewright.codegen.tiles import Coordinates, TileFacts, is_tile_expression, tile_value
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 
-_FENCED = frozenset({dtypes.float32, dtypes.float64})
+FENCED = frozenset({dtypes.float32, dtypes.float64})
 
 
 class Values(dict[UOp, dict[Coordinates, Element]]):
@@ -31,6 +31,8 @@ class Values(dict[UOp, dict[Coordinates, Element]]):
         # For integer sums over the lanes of vectors, the vectors before they are folded: where the sums become the
         # lanes of another vector, several are folded at once.
         self.unfolded: dict[UOp, dict[Coordinates, Element]] = {}
+        # The vector and the number of a lane, of scalars that were loaded as lanes.
+        self._lanes: dict[str, tuple[Element, int]] = {}
         self._known: dict[UOp, bool] = {}
 
     def elements(self, node: UOp) -> Iterator[tuple[Coordinates, dict[UOp, int]]]:
@@ -83,13 +85,25 @@ class Values(dict[UOp, dict[Coordinates, Element]]):
         text = f"extractelement {value_type(node.dtype, size_of(axis))} {element.name}, i64 {lane}"
         return self.emitter.once(key, text, element.depth)
 
+    def lane_of(self, vector: Element, dtype: DType, lane: int) -> Element:
+        """A lane of a loaded vector; a splat takes it from the vector."""
+        kind = value_type(dtype, self.target.lanes(dtype))
+        made = self.emitter.emit(f"extractelement {kind} {vector.name}, i64 {lane}")
+        self._lanes[made.name] = (vector, lane)
+        return made
+
     def _splat(self, element: Element, node: UOp, lanes: int) -> Element:
         key = (element.name, lanes)
         made = self.emitter.reused.get(key)
+        if made is None and element.name in self._lanes:
+            (vector, lane), many = self._lanes[element.name], value_type(node.dtype, self.target.lanes(node.dtype))
+            order = ", ".join([f"i32 {lane}"] * lanes)
+            text = f"shufflevector {many} {vector.name}, {many} poison, <{lanes} x i32> <{order}>"
+            return self.emitter.once(key, text, element.depth)
         if made is None:
             one, many, name = scalar_type(node.dtype), value_type(node.dtype, lanes), element.name
             is_scalar = node.op is Ops.LOAD and self.facts.vector_axis(node) is None
-            if self.target.has_lane_operands and is_scalar and node.dtype in _FENCED:
+            if self.target.has_lane_operands and is_scalar and node.dtype in FENCED:
                 # The fence keeps LLVM from merging the load and the splat into a broadcasting load, which occupies a
                 # multiplication unit. A scalar load does not, and products use its result as a lane operand. A lane of
                 # a vector needs no fence, which would move it to a register of its own.
@@ -118,7 +132,7 @@ class Values(dict[UOp, dict[Coordinates, Element]]):
         key = " ".join(rows)
         if (key, 0) not in emitter.reused:
             register, element = self.target.lanes(node.dtype), scalar_type(node.dtype)
-            fence = functools.partial(emitter.fence, node.dtype) if node.dtype in _FENCED else None
+            fence = functools.partial(emitter.fence, node.dtype) if node.dtype in FENCED else None
             size, own_lanes = node.dtype.itemsize, size_of(own_axis)
             names = transpose(emitter.assign, element, size, rows, own_lanes, register, fence)
             emitter.reused.update({(key, lane): emitter.here(name) for lane, name in enumerate(names)})
