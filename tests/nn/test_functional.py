@@ -61,6 +61,12 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("huber_loss", (X, Y, "sum", 0.7), {}),
     ("kl_div", (X, PART), {"reduction": "batchmean"}),
     ("binary_cross_entropy", (PART, PART[::-1].copy()), {}),
+    ("binary_cross_entropy", (PART, PART[::-1].copy(), np.abs(X)), {"reduction": "sum"}),
+    ("binary_cross_entropy_with_logits", (X, PART, np.abs(Y[0])), {}),
+    ("instance_norm", (IMAGE, None, None, _random(4), _random(4)), {"eps": 1e-2}),
+    ("instance_norm", (IMAGE, _random(4), np.abs(_random(4)), None, None, False), {}),
+    ("affine_grid", (_random(2, 2, 3), (2, 4, 6, 5)), {"align_corners": True}),
+    ("affine_grid", (_random(2, 3, 4), (2, 4, 6, 1, 5), False), {}),
     ("binary_cross_entropy_with_logits", (X, PART), {"pos_weight": np.abs(X[0])}),
     ("cross_entropy", (X, CLASSES), {}),
     ("cross_entropy", (X, CLASSES, np.abs(X[1])), {"label_smoothing": 0.1, "reduction": "sum"}),
@@ -134,6 +140,24 @@ def test_dropout_drops_also_outside_of_training_mode() -> None:
     dropped = F.dropout(Tensor.ones(1000), 0.25)
     assert 150 < (dropped.numpy() == 0).sum() < 350
     assert not Tensor.training
+
+
+def test_samples_of_a_gumbel_softmax() -> None:
+    Tensor.manual_seed(0)
+    logits = Tensor([0.1, 0.2, 0.7]).log().expand(4000, 3).contiguous().requires_grad_()
+    soft, hard = F.gumbel_softmax(logits, 0.5), F.gumbel_softmax(logits, hard=True)
+    np.testing.assert_allclose(soft.sum(-1).numpy(), 1, rtol=1e-6)
+    assert set(np.unique(hard.numpy().round(6))) == {0.0, 1.0}
+    np.testing.assert_allclose(hard.mean(0).numpy(), [0.1, 0.2, 0.7], atol=0.03)
+    assert (hard * Tensor([1.0, 2.0, 3.0])).sum().gradient(logits)[0].abs().sum().item() > 100
+
+
+def test_an_affine_grid_of_the_identity_samples_the_image_itself() -> None:
+    theta = Tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]]).expand(2, 2, 3)
+    sampled = F.grid_sample(Tensor(IMAGE), F.affine_grid(theta, IMAGE.shape))  # type: ignore[attr-defined]
+    np.testing.assert_allclose(sampled.numpy(), IMAGE, atol=1e-5)
+    with pytest.raises(ShapeError, match="affine_grid"):
+        F.affine_grid(theta, (2, 4, 6))
 
 
 def test_every_name_is_there() -> None:

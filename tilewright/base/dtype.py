@@ -84,6 +84,11 @@ class FloatLimits(NamedTuple):
     smallest_normal: float
     dtype: DType
 
+    @property
+    def tiny(self) -> float:
+        """`smallest_normal`."""
+        return self.smallest_normal
+
 
 def _integer_limits(dtype: object) -> IntegerLimits:
     """The limits of an integer dtype."""

@@ -8,7 +8,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tilewright.base.errors import DTypeError, ShapeError
+from tilewright.base.dtype import dtypes
+from tilewright.base.errors import DTypeError, ShapeError, UnsupportedError
 from tilewright.nn.alignment import ctc_loss
 from tilewright.nn.embeddings import embedding, embedding_bag
 from tilewright.nn.layers import per_axis
@@ -16,6 +17,7 @@ from tilewright.nn.normalisation import batch_norm, group_norm, layer_norm, rms_
 from tilewright.tensor.tensor import Tensor
 
 __all__ = [
+    "affine_grid",
     "batch_norm",
     "ctc_loss",
     "dropout",
@@ -28,7 +30,7 @@ __all__ = [
     "layer_norm",
     "linear",
 ]
-__all__ += ["instance_norm", "one_hot", "rms_norm", "unfold"]
+__all__ += ["gumbel_softmax", "instance_norm", "one_hot", "rms_norm", "unfold"]
 _PLAIN = ("hardsigmoid", "hardswish", "logsigmoid", "mish", "relu", "relu6", "selu", "sigmoid", "silu", "tanh")
 _CONVOLUTION = "weight bias stride padding dilation groups"
 _TRANSPOSED = "weight bias stride padding output_padding groups dilation"
@@ -48,8 +50,8 @@ _ARGUMENTS = {
     **dict.fromkeys((f"adaptive_{kind}_pool{axes}d" for kind in ("avg", "max") for axes in (1, 2, 3)), "output_size"),
     **dict.fromkeys(("l1_loss", "mse_loss"), "target reduction"),
     **dict.fromkeys(("hardshrink", "softshrink"), "lambd"),
-    "binary_cross_entropy": "target:Y reduction",
-    "binary_cross_entropy_with_logits": "target:Y reduction pos_weight",
+    "binary_cross_entropy": "target:Y weight reduction",
+    "binary_cross_entropy_with_logits": "target:Y weight reduction pos_weight",
     "channel_shuffle": "groups",
     "cosine_embedding_loss": "input2:x2 target margin reduction",
     "cosine_similarity": "x2 dim eps",
@@ -146,10 +148,52 @@ def interpolate(
 
 
 def instance_norm(
-    input: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-05
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-05,
 ) -> Tensor:
-    """Mean 0 and variance 1 of each channel of each element of the batch."""
+    """Mean 0 and variance 1 of each channel of each element of the batch, or by running statistics with
+    `use_input_stats=False`."""
+    if not use_input_stats:
+        return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    if running_mean is not None or running_var is not None:
+        message = "running statistics are not moved towards those of single elements"
+        raise UnsupportedError("instance_norm", message, "give none, or use_input_stats=False")
     return group_norm(input, input.shape[1], weight, bias, eps)
+
+
+def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
+    """A sample of a categorical distribution as weights of its classes, which gradients pass through; the lower `tau`,
+    the nearer to one class. `hard` gives one class, with the gradient of the weights."""
+    del eps  # torch takes it and has no use for it either
+    wide = logits if logits.dtype.bits >= 32 else logits.float()
+    waiting = -(1 - Tensor.rand_like(wide)).log()  # of an exponential distribution
+    soft = ((wide - waiting.clamp_min(dtypes.finfo(wide.dtype).tiny).log()) / tau).softmax(dim).cast(logits.dtype)
+    if not hard:
+        return soft
+    chosen = Tensor.zeros_like(soft).scatter(dim, soft.argmax(dim, keepdim=True), 1.0)
+    return soft + (chosen - soft).detach()
+
+
+def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool = False) -> Tensor:
+    """The grid for `grid_sample` of an affine map of coordinates: theta of (batch, 2, 3) for images of `size` (batch,
+    channels, height, width), or of (batch, 3, 4) for volumes."""
+    axes = len(size) - 2
+    if axes not in (2, 3) or theta.shape != (size[0], axes, axes + 1):
+        message = f"theta of shape {theta.shape} for a size of {tuple(size)}"
+        raise ShapeError("affine_grid", message, "give (batch, 2, 3) for 4 sizes, or (batch, 3, 4) for 5")
+    grid = theta[:, :, axes].reshape((size[0], *[1] * axes, axes))
+    for number, length in enumerate(reversed(size[2:])):
+        reach = 0.0 if length == 1 else 1.0 if align_corners else 1 - 1 / length
+        along = Tensor.linspace(-reach, reach, length, dtype=theta.dtype, device=theta.device)
+        shape = (1, *[length if axis == axes - 1 - number else 1 for axis in range(axes)], 1)
+        grid = grid + along.reshape(shape) * theta[:, :, number].reshape((size[0], *[1] * axes, axes))
+    return grid
 
 
 def unfold(

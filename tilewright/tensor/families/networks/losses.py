@@ -104,8 +104,8 @@ class LossesMixin(ActivationMixin):
 
     # ------------------------------------------------------------ binary classification
 
-    def binary_crossentropy(self, Y: Self, reduction: str = "mean") -> Self:
-        """-(Y log p + (1 - Y) log(1 - p)) of probabilities p; a logarithm is at least -100."""
+    def binary_crossentropy(self, Y: Self, reduction: str = "mean", weight: Self | None = None) -> Self:
+        """-(Y log p + (1 - Y) log(1 - p)) of probabilities p, times `weight`; a logarithm is at least -100."""
         check_reduction("binary_crossentropy", reduction)
         self._check_float("binary_crossentropy")
         probability, truth = self._wide(), self._truth("binary_crossentropy", Y)
@@ -115,9 +115,12 @@ class LossesMixin(ActivationMixin):
             return p.eq(0).where(_MIN_LOG, p.eq(0).where(1.0, p).log().maximum(_MIN_LOG))
 
         loss = -(truth * log(probability) + (1 - truth) * log(1 - probability))
+        loss = loss if weight is None else loss * weight
         return loss._reduced(reduction).cast(self.dtype)
 
-    def binary_crossentropy_logits(self, Y: Self, reduction: str = "mean", pos_weight: Self | None = None) -> Self:
+    def binary_crossentropy_logits(
+        self, Y: Self, reduction: str = "mean", pos_weight: Self | None = None, weight: Self | None = None
+    ) -> Self:
         """`binary_crossentropy` of sigmoid(x), without overflow; `pos_weight` scales the loss of positive targets."""
         check_reduction("binary_crossentropy_logits", reduction)
         self._check_float("binary_crossentropy_logits")
@@ -125,7 +128,9 @@ class LossesMixin(ActivationMixin):
         positive = truth * logit.logsigmoid()
         if pos_weight is not None:
             positive = positive * pos_weight
-        return -(positive + (1 - truth) * (-logit).logsigmoid())._reduced(reduction).cast(self.dtype)
+        loss = -(positive + (1 - truth) * (-logit).logsigmoid())
+        loss = loss if weight is None else loss * weight
+        return loss._reduced(reduction).cast(self.dtype)
 
     def _truth(self, name: str, Y: Self) -> Self:
         check_devices(name, self, Y)
