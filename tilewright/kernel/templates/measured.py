@@ -76,7 +76,7 @@ BRIEF_WORK = 1 << 12  # iterations of a kernel without sums that takes about a m
 # Multiplications:
 MIN_PRODUCTS = 1 << 16  # below these, tiles of several rows gain nothing
 MIN_SHARED = 1 << 20  # below these, threads and packing cost more than they save
-MIN_STREAMED = 1 << 18  # the same for products that are not packed, of which threads alone are the cost
+MIN_STREAMED = 1 << 18  # below these, threads cost more than they save in products whose factors are not packed
 # Multiplications of a long task: each core gets several of these, so that others take over those of a core that is
 # late. Shorter tasks stay with the core whose cache has their factors: 16 products of 256 take 10 % less on 16 cores.
 LONG_TASK = 1 << 25
@@ -95,9 +95,7 @@ MIN_PART_TILES = 16  # of a part: packing takes little time beside so many
 MAX_ROW_PARTS = 8  # the most parts of the rows, each of which packs the right factor for one core
 MAX_TASKS = 1024  # where each task has weights of its own, or fewer tasks have a low utilisation
 MAX_PADDING = 16  # at most one tile in this many is padding, where padding makes wider blocks
-MIN_TILES = (
-    2  # in a part of the columns: blocks of the sum are outside the loop over tiles, which one tile does not have
-)
+MIN_TILES = 2  # of a part of the columns: blocks of the sum are outside a loop over tiles, which one tile lacks
 
 # ---------------------------------------------------------------- windows
 
@@ -156,7 +154,7 @@ MIN_SQUARE = 4
 # The cost of one indexed read-modify-write, in vector comparisons:
 COMPARISONS_PER_TERM = 32  # a term whose row is a loop of vectors, with the start of that loop
 COMPARISONS_PER_ELEMENT = 2  # an element with its own output (1.7 ns, where a comparison takes 1 ns)
-MASKED_ELEMENT = 2  # the factor for a masked one
+MASKED_ELEMENT = 2  # a masked element, in elements without a mask
 # The fewest elements of a block of a row that cores share.
 MIN_BLOCK = 4
 # The fewest vectors of a row for which cores share the outputs: each core reads all terms and skips those of the

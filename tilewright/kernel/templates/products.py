@@ -38,7 +38,14 @@ from tilewright.kernel.templates.product_costs import (
     padded_clocks,
     streamed_clocks,
 )
-from tilewright.kernel.templates.product_match import count_products, factors_of, find_product, own_axes, sum_dtype
+from tilewright.kernel.templates.product_match import (
+    Product,
+    count_products,
+    factors_of,
+    find_product,
+    own_axes,
+    sum_dtype,
+)
 from tilewright.kernel.templates.streamed_products import (
     fills_registers,
     make_padded_opts,
@@ -57,64 +64,77 @@ def match_factors(view: KernelView) -> list[UOp] | None:
 
 
 def product_plans(view: KernelView, accesses: list[UOp]) -> Iterator[Plan]:
-    lanes = view.target.lanes(sum_dtype(view))
-    product = find_product(view)
-    is_narrow = product is None or size_of(product.columns) < MIN_LANES * lanes
-
-    def seconds(clocks: Callable[..., float], *given: object) -> Callable[[], float]:
-        return lambda: seconds_of(clocks(view, *given), view.target)
-
-    if is_narrow:
-        dots = _match_dots(view, accesses, lanes)
-        if dots is not None:
-            reason = "both factors have stride 1 along the sum: a tile of dot products"
-            yield Plan("dot products", reason, partial(make_dot_opts, view, dots), seconds(dot_clocks, dots))
-    if product is None:
+    lanes, product = view.target.lanes(sum_dtype(view)), find_product(view)
+    if product is None or size_of(product.columns) < MIN_LANES * lanes:
+        yield from _narrow_plans(view, accesses, product, lanes)
         return
-    if is_narrow:
-        # Columns of stride 1 that fill only a part of a vector are left to the template of columns (`vectors.py`).
-        packed = PackedProduct(view, product)
-        if stride(product.right, product.columns) != 1 and packed.dot is None:
-            reason = "strided columns, fewer than a vector has lanes: transposed on their way into a panel"
-            yield Plan("packed panels", reason, packed.choose, lambda: seconds_of(packed.clocks(), view.target))
-        return
-
     has_instruction = bool(product_dots(view))
+    if not has_instruction:
+        yield from _plans_in_place(view, product, lanes)
+    yield from _packed_plans(view, product, has_instruction)
+    if is_left_to_columns(view, product):
+        reason = "vectors of columns, and a divisor of the rows"
+        yield Plan("columns", reason, None, _estimate(view, column_clocks, product))
+
+
+def _estimate(view: KernelView, clocks: Callable[..., float], *given: object) -> Callable[[], float]:
+    return lambda: seconds_of(clocks(view, *given), view.target)
+
+
+def _packed_plan(name: str, reason: str, packed: PackedProduct) -> Plan:
+    return Plan(name, reason, packed.choose, lambda: seconds_of(packed.clocks(), packed.target))
+
+
+def _narrow_plans(view: KernelView, accesses: list[UOp], product: Product | None, lanes: int) -> Iterator[Plan]:
+    """Plans for fewer columns than a vector has lanes."""
+    dots = _match_dots(view, accesses, lanes)
+    if dots is not None:
+        reason = "both factors have stride 1 along the sum: a tile of dot products"
+        yield Plan("dot products", reason, partial(make_dot_opts, view, dots), _estimate(view, dot_clocks, dots))
+    # Columns of stride 1 that fill only a part of a vector are left to the template of columns (`vectors.py`).
+    if product is not None and stride(product.right, product.columns) != 1:
+        packed = PackedProduct(view, product)
+        if packed.dot is None:
+            reason = "strided columns, fewer than a vector has lanes: transposed on their way into a panel"
+            yield _packed_plan("packed panels", reason, packed)
+
+
+def _plans_in_place(view: KernelView, product: Product, lanes: int) -> Iterator[Plan]:
+    """Plans that read the right factor in place."""
     made: Callable[[], Opts | None]
-    streamed = None if has_instruction else match_streamed(view, product)
+    streamed = match_streamed(view, product)
     if streamed is not None and streamed.tiles >= 2 * MIN_TILES:
         reason = "few rows and a matrix that is read once: the sum in short blocks outside of the columns"
         made = partial(make_streamed_opts, view, streamed)
-        yield Plan("streamed", reason, made, seconds(streamed_clocks, streamed))
-    blocked = None if has_instruction else match_blocked(view, product)
+        yield Plan("streamed", reason, made, _estimate(view, streamed_clocks, streamed))
+    blocked = match_blocked(view, product)
     if blocked is not None:
         reason = "two small sides and a long sum: both factors in place, in blocks of the sum that the L1 holds"
         made = partial(make_blocked_opts, view, blocked)
-        yield Plan("blocked", reason, made, seconds(blocked_clocks, blocked))
+        yield Plan("blocked", reason, made, _estimate(view, blocked_clocks, blocked))
     if streamed is not None and fills_registers(streamed):
         reason = "a tile of all rows, and columns padded to whole registers"
         made = partial(make_padded_opts, view, streamed)
-        yield Plan("padded columns", reason, made, seconds(padded_clocks, streamed))
+        yield Plan("padded columns", reason, made, _estimate(view, padded_clocks, streamed))
     # A tile of dot products is not blocked for caches: every tile of rows would read the right factor again.
-    if not has_instruction and size_of(product.rows) < MIN_PACKED_ROWS:
+    if size_of(product.rows) < MIN_PACKED_ROWS:
         sides = ([product.rows], [product.columns], product.left, product.right)
         dots = match_dots(view, *sides, lanes, view.target.independent_vectors * lanes)
         if dots is not None:
             reason = "stride 1 along the sum: a tile of dot products"
-            yield Plan("dot products", reason, partial(make_dot_opts, view, dots), seconds(dot_clocks, dots))
-    reason = "a sum of products of rows and columns: a tile of accumulators in registers, large factors packed"
+            yield Plan("dot products", reason, partial(make_dot_opts, view, dots), _estimate(view, dot_clocks, dots))
+
+
+def _packed_plans(view: KernelView, product: Product, has_instruction: bool) -> Iterator[Plan]:
     packed = PackedProduct(view, product)
     # A dot-product instruction needs adjacent terms, which only a packed panel has.
     if packed.packs_right or not has_instruction:
-        yield Plan("packed panels", reason, packed.choose, lambda: seconds_of(packed.clocks(), view.target))
+        reason = "a sum of products of rows and columns: a tile of accumulators in registers, large factors packed"
+        yield _packed_plan("packed panels", reason, packed)
     few = PackedProduct(view, product, packs_few=True)
     is_between = MIN_PACKED_ROWS <= 2 * size_of(product.rows) < 2 * MIN_PACKED_ROWS
     if is_between and few.packs_right and not packed.packs_right:
-        reason = "the right factor is packed for few rows"
-        yield Plan("few rows", reason, few.choose, lambda: seconds_of(few.clocks(), view.target))
-    if is_left_to_columns(view, product):
-        reason = "vectors of columns, and a divisor of the rows"
-        yield Plan("columns", reason, None, seconds(column_clocks, product))
+        yield _packed_plan("few rows", "the right factor is packed for few rows", few)
 
 
 def _match_dots(view: KernelView, accesses: list[UOp], lanes: int) -> Dots | None:
