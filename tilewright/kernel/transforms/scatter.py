@@ -193,28 +193,14 @@ def apply_scatter(view: KernelView, axis: UOp, parts: int) -> UOp:
 
 
 def scattered(terms: Terms, axis: UOp, part: UOp, fresh: int, skips_loads: bool) -> UOp:
-    """One store: its part of the outputs is initialised to the identity, then every term is accumulated. Where a mask
-    costs less than a load, only terms of the part are loaded."""
+    """One store: its part of the outputs is initialised, then every term is accumulated. Where a mask costs less than a
+    load, only terms of the part are loaded."""
     size, parts = size_of(axis), size_of(part)
     length = -(-size // parts)
-    start = part * length
     memory, position = terms.store.src[0].src
-    inner = make_range(length, (fresh,), AxisType.LOOP)
-
-    def at(number: UOp) -> UOp:
-        return exchange_range(position, axis, number)
-
-    whole = () if length * parts == size else ((start + inner) < size,)
-    first = UOp(Ops.INDEX, memory.dtype, (memory, at(start + inner), *whole))
-    identity = const(memory.dtype, 0 if terms.op is None else reduce_identity(terms.op, memory.dtype))
-    begun = identity
-    if terms.own is not None:
-        begun = exchange_range(terms.own, axis, start + inner)
-        if whole:
-            begun = masked_loads(begun, whole[0])
-        if terms.op is Ops.ADD and memory.dtype.is_float:
-            identity = const(memory.dtype, -0.0)  # 0.0 would take the sign of an output of -0.0
-    filled = UOp(Ops.END, dtypes.void, (UOp(Ops.STORE, dtypes.void, (first, begun)), inner))
+    filled = _initialised(
+        terms, axis, part * length, make_range(length, (fresh,), AxisType.LOOP), length * parts > size
+    )
     # Every store has loops of its own, which are not reduce axes.
     loops = {
         loop: UOp(Ops.RANGE, loop.dtype, loop.src, Axis((fresh + 1 + number,), AxisType.LOOP))
@@ -227,26 +213,21 @@ def scattered(terms: Terms, axis: UOp, part: UOp, fresh: int, skips_loads: bool)
         return node
 
     output_index, value = walked(index_in_range(terms.output_index, size)), walked(terms.value)
-    # Clamped, the index is in its part for all values, so that parts are provably disjoint. Without negative values the
-    # difference needs no wider integers.
-    within = output_index.maximum(0)
-    if parts > 1:
-        within = (within - start).maximum(0)
-    clamped = start + within.minimum(length - 1)
+    clamped = _clamped(output_index, part * length, length, parts)
     mask = clamped.eq(output_index)
-    if whole:
+    if length * parts > size:
         mask = both(mask, output_index < size)
     for condition in terms.conditions:
         mask = both(mask, walked(condition))
     version = UOp(Ops.AFTER, memory.dtype, (memory, filled))
     version = UOp(Ops.AFTER, memory.dtype, (version, *loops.values()))
-    output = at(clamped)
+    output = exchange_range(position, axis, clamped)
     has_row = not value.ranges <= output_index.ranges
     if parts == 1 and terms.op is not None and has_row:
         # Nearly every term is in range. Of a row, one that is not accumulates the identity, which takes no branch. Of a
         # single element the store is masked instead: selecting an address costs less than selecting a float.
         target = UOp(Ops.INDEX, memory.dtype, (version, output))
-        value = mask.where(value, identity)
+        value = mask.where(value, _identity(terms))
     else:
         target = UOp(Ops.INDEX, memory.dtype, (version, output, mask))
         if skips_loads:
@@ -256,6 +237,38 @@ def scattered(terms: Terms, axis: UOp, part: UOp, fresh: int, skips_loads: bool)
         read = UOp(Ops.INDEX, memory.dtype, (version, output)) if parts == 1 else target
         value = UOp(Ops.LOAD, memory.dtype, (read,)).alu(terms.op, value)
     return UOp(Ops.END, dtypes.void, (UOp(Ops.STORE, dtypes.void, (target, value)), *loops.values()))
+
+
+def _initialised(terms: Terms, axis: UOp, start: UOp, inner: UOp, is_padded: bool) -> UOp:
+    """The loop that stores what the outputs of a part start with. Where the parts are padded, outputs past the end are
+    masked off."""
+    memory, position = terms.store.src[0].src
+    number = start + inner
+    whole = (number < size_of(axis),) if is_padded else ()
+    begun = _identity(terms)
+    if terms.own is not None:
+        begun = exchange_range(terms.own, axis, number)
+        begun = masked_loads(begun, *whole) if whole else begun
+    first = UOp(Ops.INDEX, memory.dtype, (memory, exchange_range(position, axis, number), *whole))
+    return UOp(Ops.END, dtypes.void, (UOp(Ops.STORE, dtypes.void, (first, begun)), inner))
+
+
+def _identity(terms: Terms) -> UOp:
+    """The value that leaves an output as it is: masked-off terms accumulate it, and outputs without an own value start
+    with it."""
+    dtype = terms.store.src[0].src[0].dtype
+    if terms.op is Ops.ADD and dtype.is_float and terms.own is not None:
+        return const(dtype, -0.0)  # adding 0.0 would change an output of -0.0
+    return const(dtype, 0 if terms.op is None else reduce_identity(terms.op, dtype))
+
+
+def _clamped(output_index: UOp, start: UOp, length: int, parts: int) -> UOp:
+    """The index clamped to its part, so that parts are provably disjoint. It is clamped to 0 first: without negative
+    values the difference needs no wider integers."""
+    within = output_index.maximum(0)
+    if parts > 1:
+        within = (within - start).maximum(0)
+    return start + within.minimum(length - 1)
 
 
 def index_in_range(index: UOp, size: int) -> UOp:
