@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.issues.test_cpu_cliffs import has_affine_accesses, kernels_of
-from tilewright import Tensor
+from tilewright import Tensor, dtypes
 from tilewright.backends.cpu.device import cpu_target
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import OptOps
@@ -234,10 +234,12 @@ def test_sums_of_fewer_rows_than_a_part_has_are_one_kernel() -> None:
 
 
 @pytest.mark.parametrize("requires_grad", [False, True])
-@pytest.mark.parametrize(("window", "step", "padding"), [(3, 3, 0), (3, 2, 1), (3, 1, 1), (2, 3, 0), (2, 2, 0)])
+@pytest.mark.parametrize(
+    ("window", "step", "padding"), [(3, 3, 0), (3, 2, 1), (3, 1, 1), (2, 3, 0), (2, 2, 0), (5, 2, 2)]
+)
 def test_the_gradient_of_a_pool_reads_positions(window: int, step: int, padding: int, requires_grad: bool) -> None:
     """It had read a mask for each position of a window, and the windows once for each mask. Ties go to the first
-    element, NaN is chosen, and windows that divide the image are read once, without positions."""
+    element, and NaN is chosen."""
     image = np.random.default_rng(3).integers(-3, 4, (2, 11, 10 + step % 2)).astype(np.float32)
     image[1, 4, 5] = np.nan
     x = Tensor(image, requires_grad=requires_grad).realize()
@@ -254,3 +256,18 @@ def test_the_gradient_of_a_pool_reads_positions(window: int, step: int, padding:
         row, column = (n * step + part - padding for n, part in zip(at[1:], divmod(first, window)))
         want[at[0], row, column] += weights[at]
     np.testing.assert_array_equal(slope.numpy(), want)
+
+
+@pytest.mark.parametrize(("window", "step", "padding"), [(5, 1, 2), (7, 3, 3)])
+def test_the_maxima_of_large_windows_need_no_positions(window: int, step: int, padding: int) -> None:
+    """The position of each maximum was computed first, and then the element there: 5x5 windows took 15 times as long as
+    their maxima."""
+    image = np.random.default_rng(1).standard_normal((2, 12, 13)).astype(np.float32)
+    image[1, 4, 5] = np.nan
+    pooled = Tensor(image).realize().max_pool2d(window, stride=step, padding=padding)
+    reduced = [node for ast in kernels_of(pooled) for node in toposort(ast) if node.op is Ops.REDUCE]
+    assert reduced
+    assert all(node.arg is Ops.MAX and node.dtype is dtypes.float32 for node in reduced)
+    padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)), constant_values=-np.inf)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (window, window), (1, 2))[:, ::step, ::step]
+    np.testing.assert_array_equal(pooled.numpy(), windows.max((-2, -1)))

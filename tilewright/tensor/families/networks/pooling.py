@@ -15,6 +15,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import larger_size, smaller_size
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
+from tilewright.runtime.device import open_driver
 from tilewright.tensor.core import nodes
 from tilewright.tensor.core.base import check_devices
 from tilewright.tensor.core.checks import check_whole
@@ -78,8 +79,12 @@ class PoolingMixin(ScatterMixin, ProductsMixin):
         windows = self._pooled("max_pool2d", kernel_size, stride, dilation, padding, ceil_mode)
         is_separate = all(step >= size for step, size in zip(windows.steps, windows.kernel))
         most = _MAX_SEPARATE_SLICES if is_separate else _MAX_SLICES
-        choose = choose_among_slices if math.prod(windows.kernel) <= most else choose_in_windows
-        value, first = choose(self.uop, windows, self.requires_grad)
+        if math.prod(windows.kernel) <= most:
+            # Threads of a GPU write a whole window; vectors of a CPU would store each comparison.
+            is_compared = isinstance(self.device, str) and open_driver(self.device).target.has_local
+            value, first = choose_among_slices(self.uop, windows, self.requires_grad, is_compared)
+        else:
+            value, first = choose_in_windows(self.uop, windows, self.requires_grad)
         result = self._new(value)
         if not return_indices:
             return result

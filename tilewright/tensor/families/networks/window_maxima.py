@@ -19,11 +19,11 @@ from tilewright.tensor.families.networks.windows import Windows
 from tilewright.tensor.primitives.index_nodes import AxisRange, range_moves
 
 
-def choose_among_slices(node: UOp, windows: Windows, keep_position: bool) -> tuple[UOp, UOp]:
+def choose_among_slices(node: UOp, windows: Windows, keep_position: bool, is_compared: bool = False) -> tuple[UOp, UOp]:
     """The maximum of each window and its position there, by comparing one slice of the input for each position of a
     window. Gradients go to the element at the position, which is stored: with `keep_position` forward, where they need
-    the positions alone, else when a gradient is taken. Windows that divide the image need no position for that: the
-    gradient of the comparisons reads and writes the elements of one window."""
+    the positions alone, else when a gradient is taken. Windows that divide the image need no position for that: where
+    it `is_compared`, the gradient is that of the comparisons, which reads and writes the elements of one window."""
     slices = window_slices(build.pad(node, windows.pads), windows)
     if windows.is_padded:
         # A choice for each slice, and not for the whole image: that would be stored.
@@ -42,7 +42,7 @@ def choose_among_slices(node: UOp, windows: Windows, keep_position: bool) -> tup
             better = better | candidate.ne(candidate)
         best = build.where(better, candidate, best)
         first = build.where(better, build.const(dtypes.int8, number), first)
-    if not keep_position and windows.divide(node.shape):
+    if not keep_position and is_compared and windows.divide(node.shape):
         return best, first
     if not keep_position:
         return marks.with_gradient(best, Chosen(windows, first), node), first
@@ -115,10 +115,9 @@ def window_slices(node: UOp, windows: Windows) -> list[UOp]:
 
 
 def choose_in_windows(node: UOp, windows: Windows, keep_position: bool) -> tuple[UOp, UOp]:
-    """The same for large windows, by reductions: the maximum, the first position that has it, the element there. Of
-    several NaN the last one is taken, as in a comparison of one element after another: position n of a NaN counts as
-    -1 - n."""
-    del keep_position
+    """The same for large windows, by reductions: the maximum, the first position that has it, and with `keep_position`
+    the element there, to which gradients go. Of several NaN the last one is taken, as in a comparison of one element
+    after another: position n of a NaN counts as -1 - n."""
     elements, number = numbered_windows(node, windows)
     axes = range(len(node.shape), len(elements.shape))
     best = build.reduce_axis(Ops.MAX, elements, axes)
@@ -134,7 +133,10 @@ def choose_in_windows(node: UOp, windows: Windows, keep_position: bool) -> tuple
     least = build.reduce_axis(Ops.MIN, candidates, axes)
     least = build.reshape(least, least.shape[: len(node.shape)])
     position = build.where(least < 0, -1 - least, least)
-    first = build.contiguous(build.where(least.eq(none), position.const_like(-1), position))
+    first = build.where(least.eq(none), position.const_like(-1), position)
+    if not keep_position:
+        return marks.with_gradient(build.reshape(best, first.shape), Chosen(windows, first), node), first
+    first = build.contiguous(first)
     return element_of_windows(node, windows, first), first
 
 
