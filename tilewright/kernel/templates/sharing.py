@@ -34,13 +34,18 @@ def may_be_serial(view: KernelView, axis: UOp) -> bool:
 def parts_for_cores(builder: OptBuilder, axis: UOp, tile: int) -> UOp:
     """Splits a loop into equal parts that the cores share. Returns the loop inside a part, whose last tile may overlap
     the one before; or the loop itself where no number of parts divides it into parts of several tiles."""
+    length = 0 if size_of(axis) % tile == 0 else length_of_parts(builder, axis, PARTS_PER_CORE * tile)
+    return builder.block(axis, length)[1] if length else axis
+
+
+def length_of_parts(builder: OptBuilder, axis: UOp, least: int) -> int:
+    """The length of equal parts of a loop, of at least some iterations, that keep the cores busy; 0 where nothing
+    divides it so."""
     size, cores = size_of(axis), builder.target.cores
-    most = min(MAX_TASKS, size // (PARTS_PER_CORE * tile))
+    most = min(MAX_TASKS, size // least)
     amounts = [amount for amount in range(PARTS_PER_CORE * cores, most + 1) if size % amount == 0]
     best = max(amounts, key=lambda n: (capped_utilisation(n, cores), -n), default=0)
-    if not best or size % tile == 0 or check_block(builder.view, axis, size // best) is not None:
-        return axis
-    return builder.block(axis, size // best)[1]
+    return size // best if best and check_block(builder.view, axis, size // best) is None else 0
 
 
 def add_threads(builder: OptBuilder) -> None:
@@ -62,8 +67,14 @@ def add_threads(builder: OptBuilder) -> None:
     if not inside:
         share_behind_reductions(builder, max(candidates, key=size_of))
         return
-    enough = [axis for axis in inside if size_of(axis) >= 4 * builder.target.cores]
+    cores = builder.target.cores
+    enough = [axis for axis in inside if size_of(axis) >= (4 * cores if cores > 1 else 1)]
     axis = enough[0] if enough else max(inside, key=size_of)
+    is_innermost = axis is view.of_kind(AxisType.LOOP)[-1] and not any(each.arg.kind.is_tile for each in view.axes)
+    if is_innermost and axis is not inside[0]:
+        # The iterations of a part stay innermost: they access adjacent elements.
+        length = length_of_parts(builder, axis, PARTS_PER_CORE)
+        axis = builder.block(axis, length)[0] if length else axis
     if size_of(axis) > 1:
         builder.apply(OptOps.THREAD, axis, size_of(axis))
 
