@@ -45,8 +45,8 @@ def test_a_block_of_both_factors_is_in_the_first_cache(shape: tuple[int, int, in
         assert blocks_of(Chosen(product(*shape), replace(target, cores=cores))) == [block]
 
 
-@pytest.mark.parametrize("shape", [(512, 4096, 512), (64, 100, 64)], ids=str)
-def test_large_sides_and_short_sums_are_packed(shape: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize("shape", [(512, 4096, 512), (64, 60, 64), (40, 9000, 200)], ids=str)
+def test_wide_sides_and_short_sums_are_packed(shape: tuple[int, int, int]) -> None:
     made = Chosen(product(*shape), MACHINES["NEON"])
     assert made.uses(OptOps.STAGE) > 0
 
@@ -69,7 +69,7 @@ def test_blocked_products_are_right(
         (blocked_products, "MIN_STREAMED"),
     ):
         monkeypatch.setattr(module, name, 1)
-    machine = replace(target, cores=cores, l1_bytes=8 * 4 * (shape[0] + shape[2]))
+    machine = replace(target, cores=cores, l1_bytes=2 * 8 * 4 * (shape[0] + shape[2]))
     view = Chosen(product(*shape), machine).before
     found = products.find_product(view)
     assert found is not None

@@ -490,8 +490,7 @@ def test_the_thresholds_of_products(size: int, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("rows", [7, 8, 15, 31, 32])
 def test_the_threshold_of_packed_rows(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer than half of MIN_PACKED_ROWS read the right factor in place; with more it is packed where that is estimated
-    to take less time."""
+    """Few rows read the right factor in place; from half of MIN_PACKED_ROWS on a matrix of this size is packed."""
     monkeypatch.undo()
     forget_kernels()
     ast = matrices(rows, 256, 256, (256, 1, 256, 1))

@@ -41,7 +41,7 @@ def blocks_of(made: Chosen) -> list[object]:
 
 @pytest.mark.parametrize(
     "shape",
-    [(5, 4096, 1000), (7, 4096, 777), (17, 1999, 2000), (31, 1000, 3001)],
+    [(5, 4096, 1000), (7, 4096, 777), (6, 1999, 2000), (7, 1000, 3001)],
     ids=str,
 )
 def test_a_large_matrix_is_read_row_after_row_a_few_rows_at_a_time(shape: tuple[int, int, int]) -> None:

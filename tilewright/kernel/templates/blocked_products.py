@@ -25,7 +25,9 @@ from tilewright.kernel.axes import KernelView, stride
 from tilewright.kernel.templates.dot_tiles import utilisation
 from tilewright.kernel.templates.measured import (
     HIGH_UTILISATION,
+    L1_SHARE,
     MAX_L1_BLOCK,
+    MAX_L1_ROW_BYTES,
     MIN_L1_BLOCK,
     MIN_STREAMED,
     REPACKED_PARTS,
@@ -52,7 +54,7 @@ class Blocked(NamedTuple):
 
 
 def match_blocked(view: KernelView, product: Product) -> Blocked | None:
-    """None where a factor is converted, masked or strided, or where one tile has all rows."""
+    """None where a factor is converted, masked, strided or wide, or where one tile has all rows."""
     left, right, rows, columns, _ = product
     if len(view.reduces) != 1 or len(view.reduces[0].src) != 2:
         return None
@@ -65,9 +67,11 @@ def match_blocked(view: KernelView, product: Product) -> Blocked | None:
     tile = choose_tile(
         size_of(rows), size_of(columns), lanes, target.vector_registers, target.read_streams, may_overlap=True
     )
-    length = min(target.l1_bytes // ((size_of(rows) + size_of(columns)) * dtype.itemsize), MAX_L1_BLOCK)
+    sides = size_of(rows), size_of(columns)
+    length = min(target.l1_bytes // L1_SHARE // (sum(sides) * dtype.itemsize), MAX_L1_BLOCK)
     is_long = length >= MIN_L1_BLOCK and size_of(summed) >= 2 * length
-    return Blocked(product, summed, tile, lanes, length) if is_long and size_of(rows) > tile.rows else None
+    is_narrow = tile.rows < size_of(rows) and max(sides) * dtype.itemsize <= MAX_L1_ROW_BYTES
+    return Blocked(product, summed, tile, lanes, length) if is_long and is_narrow else None
 
 
 def _is_contiguous(factor: UOp, axis: UOp, summed: UOp) -> bool:

@@ -18,6 +18,7 @@ EDGE_COST = 4.0  # a product that is masked in some tiles of a row
 PIXEL_COPY_COST = 4.0  # the copy of a pixel whose loads are masked
 # The same for a vector of accumulators or of results:
 SPILLED_COST = 9.0  # loading and storing accumulators once for a block of the sum
+NEAR_SPILLED_COST = 4.0  # the same of few accumulators, which stay near
 REDUCTION_COST = 2.0  # adding one half of the lanes to the other; a scalar takes log2(lanes) of these
 MASKED_STORE_COST = 12.0  # a store under a mask, on a processor without masked vectors
 MASKED_PACKING_COST = 3.0  # packing under a mask, on such a processor
@@ -32,12 +33,13 @@ STEPS = (2, 3)  # unroll factors of a sum, preferred first
 
 # ---------------------------------------------------------------- packing
 
-# The rows of a product for which the right factor is packed. With fewer than half as many, an element is reused too
+# The rows of a product for which the right factor is packed. With fewer than a quarter of them an element is reused too
 # rarely; between the two it is packed where that is estimated to take less time.
 MIN_PACKED_ROWS = 32
 # Costs in multiplications of a vector of columns by a row:
 PACKING_COST = 16.0  # packing the vector
 COPIED_COST = 3.0  # packing it where it has stride 1 and is in a core's cache
+FAR_COPIED_COST = 8.0  # the same from further away, in pieces of rows as long as a page
 PACKED_ROWS_COST = 0.3  # packing rows, where the last tile is masked
 COPY_COST = 0.5  # copying a vector of rows
 PARTS_COPY_COST = 1.0  # copying one whose length is not a power of two, in parts
@@ -48,8 +50,10 @@ MIN_CACHED_ROWS = 256  # of a part for which the right factor is packed again
 MIN_SUM_BLOCK = 256
 MIN_WINDOW_BLOCK = 64
 # The shortest such block where both factors are read in place from the L1; and the longest: more saves no more spills.
-MIN_L1_BLOCK = 32
+MIN_L1_BLOCK = 16
 MAX_L1_BLOCK = 256
+# The longest rows of such factors: the first tile of a block reads a strip of longer ones, which nothing prefetches.
+MAX_L1_ROW_BYTES = 512
 # A block that does not divide its sum has a multiple of this length, to be unrolled and copied in vectors.
 SUM_BLOCK_STEP = 16
 # The longest sum that takes less time to compute than its results take to write. Beside a longer inner sum, spilling
@@ -65,6 +69,7 @@ WEIGHTS_SHARE = 2  # the packed weights of windows
 BOX_SHARE = 16  # the box of an image
 BLOCK_SHARE = 8  # the panel of a block of the sum, beside spilled accumulators and the box of all channels
 SPILL_SHARE = 2  # spilled accumulators, of the cache that holds them: rows pass through it as well
+L1_SHARE = 2  # of the L1: a block of both factors that are read in place
 # Of the memory for panels:
 WHOLE_SHARE = 2  # a factor that is packed whole
 ACCUMULATOR_SHARE = 4  # the accumulators of all rows of a task

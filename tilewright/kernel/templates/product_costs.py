@@ -17,19 +17,23 @@ from tilewright.kernel.templates.blocked_products import Blocked
 from tilewright.kernel.templates.dot_tiles import Dots
 from tilewright.kernel.templates.measured import (
     COPIED_COST,
+    FAR_COPIED_COST,
     LOOP_COST,
     MASKED_PACKING_COST,
+    MASKED_SPEED,
     MAX_TILE_ROWS,
     NEAR_LINE_CLOCKS,
+    NEAR_SPILLED_COST,
     OPERAND_REGISTERS,
     PACKING_COST,
+    PANEL_SHARE,
     REDUCTION_COST,
     SPILLED_COST,
 )
 from tilewright.kernel.templates.opt_builder import best_divisor
 from tilewright.kernel.templates.product_match import Product, sum_dtype
 from tilewright.kernel.templates.product_sizes import Tile, padded, tile_work
-from tilewright.kernel.templates.streamed_products import Streamed
+from tilewright.kernel.templates.streamed_products import Streamed, block_length, has_equal_parts, max_part
 
 
 def sums_of(view: KernelView, product: Product) -> int:
@@ -57,28 +61,39 @@ def strip_clocks(view: KernelView, nbytes: int, count: int, passes: int) -> floa
     where the cache holds a matrix, from there after the first pass. A matrix of few rows is prefetched, one stream per
     row."""
     target = view.target
-    if math.prod(map(size_of, view.reduce_axes)) < 2 * target.read_streams:
-        return count * passes * stream_clocks(nbytes, target)
+    if has_streams(view):
+        return passes * stream_clocks(count * nbytes, target)
+    lines = count * nbytes / target.line_bytes
     if nbytes >= target.core_cache_bytes:
-        return count * passes * nbytes / target.line_bytes * target.line_clocks
-    is_near = nbytes >= target.l1_bytes
-    return count * (passes - 1) * nbytes / target.line_bytes * NEAR_LINE_CLOCKS if is_near else 0.0
+        return passes * lines * target.line_clocks
+    first = lines * target.line_clocks if count * nbytes >= target.core_cache_bytes else 0.0
+    return first + ((passes - 1) * lines * NEAR_LINE_CLOCKS if nbytes >= target.l1_bytes else 0.0)
+
+
+def has_streams(view: KernelView) -> bool:
+    """Whether a sum has so few rows of the right factor that each is a stream, and prefetched."""
+    return math.prod(map(size_of, view.reduce_axes)) < 2 * view.target.read_streams
 
 
 def stream_clocks(nbytes: int, target: Target) -> float:
-    """The time to read a matrix in the order of memory."""
+    """The time to read matrices in the order of memory."""
     return memory_clocks(nbytes, target, cores=1) if nbytes >= target.core_cache_bytes else 0.0
 
 
 def streamed_clocks(view: KernelView, found: Streamed) -> float:
-    """Accumulators are loaded and stored once for every block of the sum."""
+    """Accumulators are loaded and stored once for every block of the sum. Blocks that do not divide it are masked, and
+    so are parts that do not divide the columns."""
     product, target = found.product, view.target
-    rows, columns = size_of(product.rows), size_of(product.columns)
-    work = tile_work(found.tile, rows, columns, found.lanes, may_overlap=True)
-    work += rows * columns * SPILLED_COST / target.prefetch_streams
+    rows, columns, length = size_of(product.rows), size_of(product.columns), block_length(found, target)
+    work = tile_work(found.tile, rows, columns, found.lanes, may_overlap=True) + rows * columns * SPILLED_COST / length
+    if size_of(found.summed) % length:
+        work *= padded(size_of(found.summed), length) / size_of(found.summed) / MASKED_SPEED
+    largest = min(max_part(view, found), found.tiles)
+    if not any(has_equal_parts(view, found, part) for part in range(-(-largest // 2), largest + 1)):
+        work /= MASKED_SPEED
     computed = product_clocks(sums_of(view, product) * work, found.lanes, target, cores=1)
     nbytes = factor_bytes(view, product.right, product.left)
-    return max(computed, matrix_count(view, product) * stream_clocks(nbytes, target))
+    return max(computed, stream_clocks(matrix_count(view, product) * nbytes, target))
 
 
 def blocked_clocks(view: KernelView, found: Blocked) -> float:
@@ -86,10 +101,10 @@ def blocked_clocks(view: KernelView, found: Blocked) -> float:
     product = found.product
     rows, columns = size_of(product.rows), size_of(product.columns)
     work = tile_work(found.tile, rows, columns, found.lanes, may_overlap=True)
-    work += rows * columns * SPILLED_COST / found.length
+    work += rows * columns * NEAR_SPILLED_COST / found.length
     nbytes = factor_bytes(view, product.left, product.right) + factor_bytes(view, product.right, product.left)
     computed = product_clocks(sums_of(view, product) * work, found.lanes, view.target, cores=1)
-    return max(computed, matrix_count(view, product) * stream_clocks(nbytes, view.target))
+    return max(computed, stream_clocks(matrix_count(view, product) * nbytes, view.target))
 
 
 def padded_clocks(view: KernelView, found: Streamed) -> float:
@@ -127,13 +142,25 @@ def packed_clocks(
     nbytes, count = factor_bytes(view, product.right, product.left), matrix_count(view, product)
     sums = sums_of(view, product)
     if not is_packed:
-        passes = -(-size_of(product.rows) // tile.rows)
+        # A block of columns of a short sum stays in the core's cache for all of its rows.
+        passes = 1 if has_streams(view) else -(-size_of(product.rows) // tile.rows)
         return product_clocks(sums * work / terms, lanes, target, cores=1) + strip_clocks(view, nbytes, count, passes)
-    is_near = stride(product.right, product.columns) == 1 and nbytes < target.core_cache_bytes
+    packing = (
+        packing_cost(target, nbytes, sums // count) if stride(product.right, product.columns) == 1 else PACKING_COST
+    )
     converted = 2 if product.right.dtype is not view.reduces[0].dtype and terms == 1 else 1
     masked = MASKED_PACKING_COST if is_masked else 0.0
-    work += size_of(product.columns) * ((COPIED_COST if is_near else PACKING_COST) + masked) * converted
-    return max(product_clocks(sums * work / terms, lanes, target, cores=1), count * stream_clocks(nbytes, target))
+    work += size_of(product.columns) * (packing + masked) * converted
+    return max(product_clocks(sums * work / terms, lanes, target, cores=1), stream_clocks(count * nbytes, target))
+
+
+def packing_cost(target: Target, nbytes: int, depth: int) -> float:
+    """The cost of packing a vector of columns of stride 1, of a matrix of `nbytes`. One that a core's cache does not
+    hold is read in pieces of rows, as long as the block of columns; those shorter than a page are prefetched badly."""
+    if nbytes < target.core_cache_bytes:
+        return COPIED_COST
+    piece = target.core_cache_bytes // PANEL_SHARE // depth
+    return min(PACKING_COST, FAR_COPIED_COST / math.sqrt(min(1.0, piece / target.page_bytes)))
 
 
 def is_left_to_columns(view: KernelView, product: Product) -> bool:

@@ -132,8 +132,8 @@ def _packed_plans(view: KernelView, product: Product, has_instruction: bool) -> 
         reason = "a sum of products of rows and columns: a tile of accumulators in registers, large factors packed"
         yield _packed_plan("packed panels", reason, packed)
     few = PackedProduct(view, product, packs_few=True)
-    is_between = MIN_PACKED_ROWS <= 2 * size_of(product.rows) < 2 * MIN_PACKED_ROWS
-    if is_between and few.packs_right and not packed.packs_right:
+    is_few = MIN_PACKED_ROWS <= 4 * size_of(product.rows) < 4 * MIN_PACKED_ROWS
+    if is_few and few.packs_right and not packed.packs_right:
         yield _packed_plan("few rows", "the right factor is packed for few rows", few)
 
 

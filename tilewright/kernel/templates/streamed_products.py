@@ -19,12 +19,13 @@ from __future__ import annotations
 import math
 
 from tilewright.base.records import NamedTuple
+from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import KernelView, stride
-from tilewright.kernel.templates.measured import MIN_STREAMED, MIN_TILES, PARTS_PER_CORE, SPILL_SHARE
+from tilewright.kernel.templates.measured import MASKED_SPEED, MIN_STREAMED, MIN_TILES, PARTS_PER_CORE, SPILL_SHARE
 from tilewright.kernel.templates.product_match import Product, sum_dtype
 from tilewright.kernel.templates.product_nest import Nest
 from tilewright.kernel.templates.product_sizes import Tile, choose_tile, padded
@@ -81,14 +82,36 @@ def make_padded_opts(view: KernelView, found: Streamed) -> Opts:
     return tuple(plan.opts)
 
 
+def block_length(found: Streamed, target: Target) -> int:
+    """Rows of the matrix in a block of the sum: a divisor of it where there is one, else its end is masked."""
+    most = target.prefetch_streams
+    return next((n for n in range(most, most // 2 - 1, -1) if size_of(found.summed) % n == 0), most)
+
+
+def max_part(view: KernelView, found: Streamed) -> int:
+    """The most tiles of columns in a part, whose accumulators a core's cache holds."""
+    sums = size_of(found.product.rows) * found.width * view.reduces[0].dtype.itemsize
+    return max(MIN_TILES, view.target.core_cache_bytes // SPILL_SHARE // sums)
+
+
+def has_equal_parts(view: KernelView, found: Streamed, part: int) -> bool:
+    """Whether parts of so many tiles need no masked columns: tiles fill them, or they are equal, and the last tile of
+    each overlaps the one before. Masked vectors of the processor take no longer."""
+    columns = size_of(found.product.columns)
+    is_covered = columns % found.width == 0 or columns % -(-found.tiles // part) == 0
+    return is_covered or found.product.right.dtype.itemsize in view.target.masked_itemsizes
+
+
 def make_streamed_opts(view: KernelView, found: Streamed) -> Opts | None:
     (_, right, rows, columns, _), tile, width = found.product, found.tile, found.width
     plan = _Streamed(view)
-    sums = size_of(rows) * width * view.reduces[0].dtype.itemsize
-    most = max(MIN_TILES, view.target.core_cache_bytes // SPILL_SHARE // sums)
     row_bytes = width * right.dtype.itemsize
-    amounts = range(MIN_TILES, min(most, found.tiles) + 1)
-    part = max(amounts, key=lambda amount: (worth_of_part(found.tiles, amount, row_bytes, view.target), amount))
+
+    def worth(amount: int) -> tuple[float, int]:
+        speed = 1.0 if has_equal_parts(view, found, amount) else MASKED_SPEED
+        return speed * worth_of_part(found.tiles, amount, row_bytes, view.target), amount
+
+    part = max(range(MIN_TILES, min(max_part(view, found), found.tiles) + 1), key=worth)
     if not plan.cut_parts(columns, -(-found.tiles // part), width):
         plan.cut("columns", plan.pad(columns, part * width), width)
         if part < size_of(plan.loops["columns"]):
@@ -100,7 +123,7 @@ def make_streamed_opts(view: KernelView, found: Streamed) -> Opts | None:
     plan.order()
     plan.put_rows_inside()
     plan.share("rows", "columns")
-    return tuple(plan.opts) if plan.spill() else None
+    return tuple(plan.opts) if plan.spill(block_length(found, view.target)) else None
 
 
 class _Streamed(Nest):
@@ -135,12 +158,10 @@ class _Streamed(Nest):
             if is_worth and check_thread(self.view, self.loops[name], size_of(self.loops[name])) is None:
                 self.parallelise(name, size_of(self.loops[name]))
 
-    def spill(self) -> bool:
+    def spill(self, amount: int) -> bool:
         """Whether the accumulators of a part of the columns are spilled between blocks of the sum."""
         summed, columns = self.view.reduces[0].src[1], self.loops["columns"]
-        size, most = size_of(summed), self.target.prefetch_streams
-        amount = next((n for n in range(most, most // 2 - 1, -1) if size % n == 0), most)
-        if size % amount:
+        if size_of(summed) % amount:
             if check_pad(self.view, summed, amount) is not None:
                 return False
             summed = self.pad(summed, amount)
