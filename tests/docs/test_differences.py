@@ -96,6 +96,10 @@ FROM_TORCH: dict[str, Check] = {
         (Tensor([1]).dtype, Tensor(2**40).dtype, Tensor([1]).sum().dtype, Tensor([1]).argmax().dtype)
         == (dtypes.int32, dtypes.int64, dtypes.int64, dtypes.int64)
     ),
+    "0-d tensors, `x.half() * Tensor(2.0)`": lambda: (
+        ((Tensor([1.0]).half() * Tensor(2.0)).dtype, (Tensor([1.0]).half() * 2.0).dtype)
+        == (dtypes.float32, dtypes.float16)
+    ),
     "`mean` of integers": lambda: (Tensor([1, 2]).mean().dtype, Tensor([1, 2]).mean().item()) == (dtypes.float32, 1.5),
     "a Python number that an integer tensor cannot hold, `x + 2**40`": lambda: refused(
         DTypeError, lambda: Tensor([1]) + 2**40
@@ -158,6 +162,7 @@ def test_what_the_page_says_of_torch() -> None:
     assert view.tolist() == [2.0]
     assert (from_array(torch.from_numpy), from_array(torch.tensor)) == (5, 1)
     assert torch.tensor([1]).dtype is torch.int64
+    assert (small.half() * torch.tensor(2.0)).dtype is torch.float16
     with pytest.raises(RuntimeError):
         torch.tensor([1, 2]).mean()
     assert (torch.tensor([1], dtype=torch.int32) + 2**40).tolist() == [1]

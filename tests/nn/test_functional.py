@@ -145,11 +145,12 @@ def test_dropout_drops_also_outside_of_training_mode() -> None:
 def test_samples_of_a_gumbel_softmax() -> None:
     Tensor.manual_seed(0)
     logits = Tensor([0.1, 0.2, 0.7]).log().expand(4000, 3).contiguous().requires_grad_()
-    soft, hard = F.gumbel_softmax(logits, 0.5), F.gumbel_softmax(logits, hard=True)
-    np.testing.assert_allclose(soft.sum(-1).numpy(), 1, rtol=1e-6)
+    hard = F.gumbel_softmax(logits, hard=True)
+    (slopes,) = (hard * Tensor([1.0, 2.0, 3.0])).sum().gradient(logits)
+    Tensor.realize(hard, slopes)
     assert set(np.unique(hard.numpy().round(6))) == {0.0, 1.0}
-    np.testing.assert_allclose(hard.mean(0).numpy(), [0.1, 0.2, 0.7], atol=0.03)
-    assert (hard * Tensor([1.0, 2.0, 3.0])).sum().gradient(logits)[0].abs().sum().item() > 100
+    np.testing.assert_allclose(hard.numpy().mean(0), [0.1, 0.2, 0.7], atol=0.03)
+    assert np.abs(slopes.numpy()).sum() > 100
 
 
 def test_an_affine_grid_of_the_identity_samples_the_image_itself() -> None:
