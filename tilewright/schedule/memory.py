@@ -73,9 +73,10 @@ class _TakenBytes:
             met += span.anytime.pairs()
         offset = 0
         for start, stop in sorted(met):
-            if offset + size <= start:
-                break
-            offset = max(offset, stop)
+            if stop > offset:
+                if offset + size <= start:
+                    break
+                offset = stop
         for span in ends:
             span.partly.append((offset, offset + size, first, last))
             span.anytime.add(offset, offset + size)

@@ -314,13 +314,20 @@ def outputs_of_call(node: UOp) -> tuple[UOp, ...]:
 
 def find_devices(order: Sequence[UOp], params: Sequence[UOp], default: str) -> dict[UOp, str]:
     """The device of each node, which is that of its sources. `order` has every node after its sources."""
+    nodes = (*params, *order)
+    if {_named_device(node, default) for node in nodes if node.op in _NAMING} <= {None, default}:
+        return dict.fromkeys(nodes, default)
     known: dict[UOp, str | None] = {}
-    for node in (*params, *order):
-        if node.op is Ops.PARAM:
-            known[node] = node.arg.device or default
-        elif node.op is Ops.COPY:
-            known[node] = node.arg
-        else:
-            devices = (known[src] for src in node.src)
-            known[node] = placed_on(node) or next((device for device in devices if device is not None), None)
+    for node in nodes:
+        devices = (known[src] for src in node.src)
+        known[node] = _named_device(node, default) or next((each for each in devices if each is not None), None)
     return {node: device or default for node, device in known.items()}
+
+
+_NAMING = frozenset({Ops.PARAM, Ops.COPY, Ops.DETACH})  # the ops of nodes that may name a device
+
+
+def _named_device(node: UOp, default: str) -> str | None:
+    if node.op is Ops.PARAM:
+        return node.arg.device or default
+    return node.arg if node.op is Ops.COPY else placed_on(node)

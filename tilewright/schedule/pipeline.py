@@ -3,6 +3,7 @@ which order."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 from tilewright.base.config import options
@@ -213,7 +214,8 @@ def schedule(
     """`params` are the PARAM nodes in slot order. `pinned` are the slots whose present contents someone else still
     reads: an update of one of them goes to memory of its own. `target_of` gives the facts of a device."""
     with stage_timer("schedule"):
-        state = Scheduling(outputs, params, device, pinned, target_of)
+        # Passes ask for the facts of a device for each kernel and access; a driver makes them from the options.
+        state = Scheduling(outputs, params, device, pinned, functools.cache(target_of))
         run_passes("schedule", PASSES, state)
         assert state.made is not None
         return state.made
@@ -236,13 +238,15 @@ def prepare_graph(outputs: Sequence[UOp], target: Target) -> tuple[list[UOp], tu
             src = src[:1]
             has_waiting = True
         made = node.with_src(src)
-        indexed = indexed_reduction(made, target)
-        split = indexed or deviations.split(node, made) or order_results(made, target) or split_reduction(made, target)
-        if split is not None:
-            note_line(split, node.line, made.src[0])
-            if indexed is not None:
-                by_index.add(stored_root(indexed))
-            return split
+        if made.op is Ops.REDUCE_AXIS:
+            indexed = indexed_reduction(made, target)
+            split = indexed or deviations.split(node, made)
+            split = split or order_results(made, target) or split_reduction(made, target)
+            if split is not None:
+                note_line(split, node.line, made.src[0])
+                if indexed is not None:
+                    by_index.add(stored_root(indexed))
+                return split
         if by_index and made.op is Ops.WHERE:
             joined = joined_to_sums(made)
             if joined is not None:
@@ -345,9 +349,10 @@ def nodes_taken_whole(order: Sequence[UOp]) -> frozenset[UOp]:
 def nodes_to_store(outputs: Sequence[UOp], order: Sequence[UOp]) -> frozenset[UOp]:
     """Outputs, what the user asked to be contiguous, copies, updates and custom kernels."""
     found = set(outputs)
+    is_fused, limit = options.FUSE, options.FUSE_LIMIT
     for node in order:
         is_computed = node.op.is_elementwise or node.op in (Ops.REDUCE_AXIS, Ops.GATHER)
-        if is_computed and node not in found and not (options.FUSE and fuse_quota.take(options.FUSE_LIMIT)):
+        if is_computed and node not in found and not (is_fused and fuse_quota.take(limit)):
             found.add(node)
         if node.op is Ops.CONTIGUOUS:
             found.add(storage_node(node))

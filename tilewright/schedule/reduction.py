@@ -50,7 +50,7 @@ def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
 
     A device that has work-groups runs a thread for each element of the first part.
     """
-    if not options.SPLIT_REDUCE or node.op is not Ops.REDUCE_AXIS:
+    if node.op is not Ops.REDUCE_AXIS or not options.SPLIT_REDUCE:
         return None
     source = node.src[0]
     if is_symbolic(source.shape):
@@ -97,10 +97,7 @@ def _in_memory_order(node: UOp) -> UOp | None:
     Reduced axes have no order of their own; in that of memory they merge. None where they are in that order already,
     what is read has different orders, or the results would be stored in another order."""
     (op, axes), source = node.arg, node.src[0]
-    values = toposort(source, stop=lambda value: not value.op.is_elementwise)
-    read = [value for value in values if value.shape and not value.op.is_elementwise and value.op is not Ops.EXPAND]
-    orders = {value.arg if value.op is Ops.PERMUTE else None for value in read}
-    order = orders.pop() if len(orders) == 1 else None
+    order = _common_order(source)
     if order is None or is_product(source, axes):
         return None
     kept = [order[axis] for axis, size in enumerate(node.shape) if size != 1]
@@ -114,7 +111,29 @@ def _in_memory_order(node: UOp) -> UOp | None:
             return build.expand(build.permute(value.src[0], back), tuple(value.shape[axis] for axis in back))
         return value.src[0] if value.op is Ops.PERMUTE else value.with_src(src)
 
+    values = toposort(source, stop=_is_read)
     return build.reduce_axis(op, map_nodes(values, visit)[source], tuple(sorted(order[axis] for axis in axes)))
+
+
+def _is_read(value: UOp) -> bool:
+    return not value.op.is_elementwise
+
+
+def _common_order(source: UOp) -> tuple[int, ...] | None:
+    """The permutation through which all that an elementwise value is computed from is read; None where there is none.
+    The first value that is read in another way ends the search."""
+    order: tuple[int, ...] | None = None
+    seen, pending = {source}, [source]
+    while pending:
+        value = pending.pop()
+        if value.op.is_elementwise:
+            pending += [found for found in value.src if found not in seen]
+            seen.update(value.src)
+        elif value.shape and value.op is not Ops.EXPAND:
+            if value.op is not Ops.PERMUTE or order not in (None, value.arg):
+                return None
+            order = value.arg
+    return order
 
 
 def _merge_reduced(node: UOp, axis: int, is_contiguous: bool) -> UOp | None:

@@ -82,8 +82,9 @@ class KernelWriter:
         if node.op is Ops.PARAM:
             return self._load(key)
         if node.op.is_elementwise:
-            elements = (element if s.shape == node.shape else Element((), element.valid) for s in node.src)
-            src = tuple(self.values[root, s, at] for s, at in zip(node.src, elements, strict=True))
+            values, shape = self.values, node.shape
+            elements = [element if s.shape == shape else Element((), element.valid) for s in node.src]
+            src = tuple([values[root, s, at] for s, at in zip(node.src, elements, strict=True)])
             if node.op is Ops.CHECK:
                 return checked_value(node, src[0], both(src[1], element.valid))
             return UOp(node.op, node.dtype, src, node.arg)
