@@ -176,7 +176,7 @@ class ScatterMixin(Family):
         count = int(flat.sum().item()) if size is None else size
         if count == 0:
             return build.const(dtypes.int32, 0, (0,)), None
-        positions = positions_of_true(flat.uop, count)
+        positions = positions_of_true(flat.uop, count, self.device)
         return positions, None if size is None else build.alu(Ops.CMPLT, positions, positions.const_like(self.numel()))
 
 

@@ -13,9 +13,10 @@ from tilewright.graph import build
 from tilewright.graph.gradients.gather import flat_number, stored_if_large
 from tilewright.graph.ops import CheckArg, Ops
 from tilewright.graph.sizes import is_symbolic, larger_size, smaller_size
-from tilewright.graph.spec import Shape
+from tilewright.graph.spec import Devices, Shape
 from tilewright.graph.symbolic import capacity
 from tilewright.graph.uop import UOp
+from tilewright.runtime.device import open_driver
 from tilewright.tensor.core import nodes
 from tilewright.tensor.core.checks import broadcast_shape, is_whole, whole
 from tilewright.tensor.core.moves import Move
@@ -210,9 +211,20 @@ def range_moves(ranges: list[AxisRange], shape: Shape) -> list[Move]:
 
 # ---------------------------------------------------------------- index tensors
 
+# The least length of a row whose true elements are found by a kernel of its own size.
+MIN_SERIAL = 1 << 12
 
-def positions_of_true(mask: UOp, count: int) -> UOp:
-    """The positions of the first `count` true elements of a row of bools; the row's length where there are fewer."""
+
+def positions_of_true(mask: UOp, count: int, device: Devices) -> UOp:
+    """The positions of the first `count` true elements of a row of bools; the row's length where there are fewer. A CPU
+    finds those of a long row in one serial loop."""
+    (size,) = mask.shape
+    if isinstance(device, str) and not is_symbolic(mask.shape) and max(MIN_SERIAL, count) <= size <= dtypes.int32.max:
+        target = open_driver(device).target
+        if target.has_threads and not target.has_local:
+            from tilewright.graph.kernels.positions import positions  # imported where needed: imports stay short
+
+            return build.shrink(positions(build.contiguous(mask)), ((0, count),))
     running = build.contiguous(scan_axis(build.cast(mask, dtypes.int32), Ops.ADD, 0))
     return nodes.count_not_greater(running, build.iota(count))
 

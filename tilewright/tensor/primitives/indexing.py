@@ -232,7 +232,7 @@ class IndexingMixin(ReduceMixin):
         count = mask._true_count()
         if count == 0:
             return [TensorIndex(build.const(dtypes.int32, 0, (0,)), size=size) for size in mask.shape]
-        flat = build.contiguous(positions_of_true(build.reshape(mask.uop, (mask._size(),)), count))
+        flat = build.contiguous(positions_of_true(build.reshape(mask.uop, (mask._size(),)), count, mask.device))
         found = []
         stride = mask._size()
         for size in mask.shape:
