@@ -47,7 +47,7 @@ def loop_epilogues(sink: UOp, target: Target) -> UOp:
     axis = _row_axis(sink, nodes, sums)
     if axis is None:
         return sink
-    # A load takes a register when its value is used, and lines of text wherever it stands: several where it is masked.
+    # In a loop that is there for compile time alone, loads count too: each is an instruction for every row.
     loads = sum(node.op is Ops.LOAD and axis in node.ranges for node in nodes) if is_long else 0
     if loads + sum(_is_computed(node, axis) for node in nodes) <= fewest:
         return sink

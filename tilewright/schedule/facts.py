@@ -86,7 +86,7 @@ def _without_views(node: UOp) -> UOp:
 
 
 def inputs_of(node: UOp, facts: dict[UOp, Facts]) -> list[UOp]:
-    """The values that are read, element by element, by what only this node needs."""
+    """The values, read element by element, that the node and the nodes which only it needs are computed from."""
     members = {node: None}
     pending = [node]
     inputs: dict[UOp, None] = {}
@@ -103,7 +103,7 @@ def inputs_of(node: UOp, facts: dict[UOp, Facts]) -> list[UOp]:
 
 
 def is_repeated(node: UOp, facts: dict[UOp, Facts]) -> bool:
-    """Whether each element that it is computed from is repeated many times in it."""
+    """Whether the node repeats each distinct element that it reads many times."""
     return max_count(node.shape) >= MIN_REPEATED * facts[node].distinct
 
 

@@ -201,9 +201,10 @@ class _Decisions:
         return is_expensive
 
     def _further_loads(self, node: UOp, uses: list[Use]) -> int:
-        """The loads for each element that storing the node saves: those of its inputs in kernels that do not load them
-        for another reason, less those of the node itself. One kernel loads the inputs in any case. Kernels that read
-        elements several times find them in a cache, and count as one."""
+        """How many loads per element storing the node saves: in each kernel that uses it, the loads of the node's
+        inputs that the kernel does not make anyway, less the load of the node. One kernel computes the node and loads
+        the inputs in any case: a kernel that reads elements several times, if there is one, else the one that would
+        save most."""
         once = [use for use in uses if use.is_once]
         if not once or len(uses) < 2:
             return 0

@@ -267,8 +267,8 @@ def _push_gather(node: UOp, use: Use, plan: Plan) -> Iterator[tuple[UOp, Use]]:
 
 
 def gather_valid(shape: Shape, values: Iterable[UOp]) -> UOp:
-    """Whether all values are in range, as far as their bounds do not tell. Those of a computed index hold where it is
-    stored, too: what a load gives has the bounds of its dtype."""
+    """The condition that all values are in range, without the comparisons that their bounds prove. A computed index
+    keeps its bounds where it is stored; a load has only those of its dtype."""
     condition = TRUE
     for value, size in zip(values, shape, strict=True):
         condition = both(condition, within(value, 0, size))

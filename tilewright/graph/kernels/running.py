@@ -24,12 +24,10 @@ from tilewright.graph.uop import UOp, const
 MIN_COLUMNS = 8
 TILE = 32
 COLUMNS = 1024
-# Elements of a block of a row, after which the carried value goes through memory, and of a group of it, which the
-# carried value passes by one operation; elements of a block that is compared with the carried extreme, and the minimum
-# length for that.
-BLOCK, GROUP = 16, 2
-COMPARED = 16
-MIN_COMPARED = 64
+BLOCK = 16  # elements of a row after which the carried value is stored to memory and loaded again
+GROUP = 2  # elements of a block that one operation on the carried value passes
+COMPARED = 16  # elements that are compared with the carried extreme as one vector
+MIN_COMPARED = 64  # elements of the shortest row for which they are
 INDEX = dtypes.int64
 
 Sizes = tuple[int, int, int]

@@ -22,9 +22,8 @@ from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import KernelView, stride
-from tilewright.kernel.templates.dot_tiles import utilisation
+from tilewright.kernel.templates.dot_tiles import capped_utilisation
 from tilewright.kernel.templates.measured import (
-    HIGH_UTILISATION,
     L1_SHARE,
     MAX_L1_BLOCK,
     MAX_L1_ROW_BYTES,
@@ -75,7 +74,8 @@ def match_blocked(view: KernelView, product: Product) -> Blocked | None:
 
 
 def _is_contiguous(factor: UOp, axis: UOp, summed: UOp) -> bool:
-    """Whether a factor has rows along an axis, with less between two of them than a row has."""
+    """Whether a factor has rows of stride 1 along an axis, one for each iteration of the sum, at a stride of less than
+    two rows."""
     step = stride(factor, summed)
     return stride(factor, axis) == 1 and step is not None and size_of(axis) <= step < 2 * size_of(axis)
 
@@ -97,8 +97,8 @@ class _Blocked(Nest):
         self.found = found
 
     def part_rows(self, rows: UOp) -> UOp:
-        """The loop over the rows of one part, of which cores have a few where other loops are too few for them. A part
-        has several tiles: a loop over tiles is what accumulators are spilled around."""
+        """Splits the rows into parallel parts where the other loops have fewer tasks than there are cores. A part has
+        several tiles, since SPILL needs a loop over tiles. Returns the loop over the rows of a part."""
         size, cores = size_of(rows), self.target.cores
         others = [axis for axis in self.view.of_kind(AxisType.LOOP) if axis not in self.found.product]
         tasks = math.prod(map(size_of, others))
@@ -106,7 +106,7 @@ class _Blocked(Nest):
         amounts = [
             n for n in range(2, REPACKED_PARTS * cores + 1) if size % n == 0 and size // n > self.found.tile.rows
         ]
-        amount = max([1, *amounts], key=lambda n: (min(utilisation(tasks * n, cores), HIGH_UTILISATION), -n))
+        amount = max([1, *amounts], key=lambda n: (capped_utilisation(tasks * n, cores), -n))
         if amount == 1 or not is_shared or check_block(self.view, rows, size // amount) is not None:
             return rows
         parts, rows = self.block(rows, size // amount)
@@ -130,7 +130,7 @@ class _Blocked(Nest):
                 self.parallelise(name, size_of(self.loops[name]))
 
     def spill(self) -> bool:
-        """Whether the accumulators of all tiles of a part are spilled between blocks of the sum."""
+        """Spills the accumulators of all tiles of a part between blocks of the sum. False where that is not legal."""
         summed, most = self.view.reduces[0].src[1], self.found.length
         loops = [self.loops[name] for name in ("columns", "rows") if name in self.loops]
         outer = min(loops, key=self.view.axes.index, default=None)

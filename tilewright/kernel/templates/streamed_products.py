@@ -159,7 +159,7 @@ class _Streamed(Nest):
                 self.parallelise(name, size_of(self.loops[name]))
 
     def spill(self, amount: int) -> bool:
-        """Whether the accumulators of a part of the columns are spilled between blocks of the sum."""
+        """Spills the accumulators of a part of the columns between blocks of the sum. False where that is not legal."""
         summed, columns = self.view.reduces[0].src[1], self.loops["columns"]
         if size_of(summed) % amount:
             if check_pad(self.view, summed, amount) is not None:

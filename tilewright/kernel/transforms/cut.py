@@ -1,7 +1,7 @@
-"""CUT: an output loop becomes several, one for each part of it in which its masks are constant and no remainder begins
-again. In: a kernel and a loop that no reduction depends on. Out: the kernel with a store for each part, whose loads
-have no mask and no remainder of that loop. Each part has its own copies of the loops inside, which are merged
-with it where the part is contiguous.
+"""CUT: an output loop becomes several, one for each part of it in which its masks are constant and no `%` of it wraps.
+In: a kernel and a loop that no reduction depends on. Out: the kernel with a store for each part, whose loads have no
+mask and no `%` of that loop. Each part has its own copies of the loops inside, which are merged with it where the part
+is contiguous.
 
     before: for i in 20: out[i] = a[i] if i < 8 else b[i - 8]
     after:  for i in 8: out[i] = a[i]
@@ -55,8 +55,8 @@ def apply_cut(view: KernelView, axis: UOp, argument: None = None) -> UOp:
 
 
 def parts_of_loop(view: KernelView, axis: UOp) -> list[tuple[int, int]]:
-    """Where each part of a loop begins and ends: at the iterations from which on a comparison has another value or a
-    remainder begins again."""
+    """Where each part of a loop begins and ends: at the iterations from which on a comparison has another value, and
+    those at which a `%` wraps to 0."""
     found = {first for node in view.nodes if node.op is Ops.CMPLT for first in _changes(node, axis)}
     found.update(first for node in view.nodes if node.op is Ops.MOD for first in _wraps(node, axis))
     edges = [0, *sorted(first for first in found if 0 < first < size_of(axis)), size_of(axis)]
@@ -75,7 +75,7 @@ def _changes(comparison: UOp, axis: UOp) -> Iterator[int]:
 
 
 def _wraps(remainder: UOp, axis: UOp) -> Iterator[int]:
-    """The iterations at which the remainder of the axis alone begins again."""
+    """The iterations at which the remainder of an expression of the axis alone wraps to 0."""
     dividend, divisor = remainder.src
     form = affine(dividend)
     if divisor.is_const and divisor.arg > 0 and form.terms == {axis: 1}:

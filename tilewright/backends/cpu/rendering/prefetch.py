@@ -105,8 +105,9 @@ def is_walked(index: UOp, row_bytes: int, loops: Sequence[UOp]) -> bool:
 
 
 def flipped_row_ahead(index: UOp, row_bytes: int, loops: Sequence[UOp]) -> int:
-    """The distance of the next row, in bytes, where rows come in the opposite order of their elements: a processor
-    expects the next row behind the last element. 0 for rows in any other order, and for long ones."""
+    """The distance of the next row, in bytes, where rows are read in one direction and the elements of a row in the
+    other: the hardware prefetcher continues in the direction of the elements. 0 for rows in any other order, and for
+    long ones."""
     base, _ = tile_part(index.src[1])
     if base is None or len(loops) < 2 or not row_bytes:
         return 0
@@ -117,7 +118,7 @@ def flipped_row_ahead(index: UOp, row_bytes: int, loops: Sequence[UOp]) -> int:
 
 
 def _clamped_step(base: UOp, loop: UOp) -> int:
-    """The step of a loop, also where its last iteration is moved back to end at the end of a row."""
+    """The step of a loop, also of one whose last iteration overlaps the one before (a MIN in the position)."""
     moved = (
         count * coefficient(atom.src[0], loop)
         for atom, count in affine(base).terms.items()
