@@ -15,9 +15,20 @@ from tilewright.graph.walk import size_of
 from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.axes import KernelView, stride, view_kernel
 from tilewright.kernel.optimise import prepare_kernel
-from tilewright.kernel.templates.choose import choose_opts
+from tilewright.kernel.templates.choose import choose_opts, consider_plans, make_least
+from tilewright.kernel.templates.template import Choice, Opts, Template
 
 SHARED = (AxisType.LOCAL, AxisType.GROUP)
+
+
+def best_plan(template: Template, view: KernelView) -> Choice | None:
+    """The choice among the plans of one template."""
+    return make_least(consider_plans(template, view))
+
+
+def opts_of(template: Template, view: KernelView) -> Opts | None:
+    choice = best_plan(template, view)
+    return None if choice is None else choice.opts
 
 
 class Chosen:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.fuzz.opts import Pair, check_pair
 from tests.kernel.kernels import axis, load, param, store, summed
+from tests.kernel.properties import opts_of
 from tests.kernel.test_products import TARGETS, convolution, image_gradient, kernel, matrices, weight_gradient
 from tests.kernel.test_transforms import check
 from tilewright import Tensor
@@ -26,7 +27,6 @@ from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.axes import stride, view_kernel
 from tilewright.kernel.optimise import prepare_kernel
 from tilewright.kernel.templates import convolution_sizes, convolutions
-from tilewright.kernel.templates.choose import opts_of
 from tilewright.kernel.templates.convolution_sizes import ChannelBlocks, SumBlock, choose_sum_block, choose_tile
 from tilewright.kernel.templates.convolutions import CONVOLUTION
 from tilewright.kernel.transforms.halo import find_sides

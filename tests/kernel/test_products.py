@@ -17,6 +17,7 @@ from tests.kernel.properties import (
     Chosen,
     fits_the_registers,
     keeps_the_cores_busy,
+    opts_of,
     packs,
     reuses_its_loads,
     stays_in_limits,
@@ -37,7 +38,7 @@ from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.axes import stride, view_kernel
 from tilewright.kernel.optimise import prepare_kernel
 from tilewright.kernel.templates import packed_products, product_sizes, products
-from tilewright.kernel.templates.choose import choose_opts, consider_plans, make_least, opts_of
+from tilewright.kernel.templates.choose import choose_opts, consider_plans, make_least
 from tilewright.kernel.templates.dot_tiles import utilisation
 from tilewright.kernel.templates.product_sizes import best_block, choose_tile, row_parts
 from tilewright.kernel.transforms.stage import operands

@@ -9,6 +9,7 @@ import pytest
 
 from tests.issues.test_cpu_cliffs import kernels_of
 from tests.kernel.kernels import Builder, add, kernel_of, leaf, matrix_product, mul
+from tests.kernel.properties import best_plan, opts_of
 from tilewright import Tensor
 from tilewright.backends.cpu.device import cpu_target
 from tilewright.backends.cuda.device import cuda_target
@@ -23,7 +24,7 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import KernelView, stride, view_kernel
 from tilewright.kernel.optimise import optimise, prepare_kernel
-from tilewright.kernel.templates.choose import best_plan, choose_plan, opts_of, planned_opts, templates_of
+from tilewright.kernel.templates.choose import choose_plan, planned_opts, templates_of
 from tilewright.kernel.templates.template import Plan, Template
 from tilewright.kernel.templates.vectors import COLUMNS, ROWS
 

@@ -63,13 +63,3 @@ def planned_opts(view: KernelView) -> list[Opts]:
     considered = [each for template in templates_of(view.target) for each in consider_plans(template, view)]
     made = [plan.make() for _, plan, _ in considered if plan.make is not None]
     return list(dict.fromkeys([choose_opts(view), *(opts for opts in made if opts is not None)]))
-
-
-def best_plan(template: Template, view: KernelView) -> Choice | None:
-    """The choice among the plans of one template."""
-    return make_least(consider_plans(template, view))
-
-
-def opts_of(template: Template, view: KernelView) -> Opts | None:
-    choice = best_plan(template, view)
-    return None if choice is None else choice.opts
