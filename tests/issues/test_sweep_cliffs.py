@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.issues.test_cpu_cliffs import kernels_of
-from tests.kernel.properties import Chosen
+from tests.kernel.properties import Chosen, stores_vectors
 from tests.kernel.test_products import CACHES, LARGE_CACHES, matrices
 from tilewright import Tensor
 from tilewright.backends.cpu.device import cpu_target
@@ -189,6 +189,20 @@ def test_rows_of_a_tile_have_lines_in_the_first_cache(depth: int, most: int) -> 
     target = replace(CACHES["NEON"], l1_bytes=1 << 16, l1_ways=4)
     made = Chosen(matrices(12, depth, 2, (32 * depth, 1, 2, 1)), target)
     assert made.sizes(AxisType.UPCAST) == [most, 2]
+
+
+# ---------------------------------------------------------------- lookups behind sums
+
+
+@pytest.mark.parametrize("shape", [(4, 21, 48, 48), (2, 5, 300)], ids=str)
+def test_the_loss_of_every_pixel_is_computed_in_vectors(shape: tuple[int, ...]) -> None:
+    """The logit of a pixel's class is loaded at a computed index, once for the sum over classes: without vectors
+    4x21x48x48 took 1.8 ms, with vectors along pixels 0.49 (torch 0.95)."""
+    labels = Tensor.empty(shape[0], *shape[2:], dtype=dtypes.int64)
+    losses, *_ = kernels_of(Tensor.empty(*shape).cross_entropy(labels, reduction="none"))
+    made = Chosen(losses, CACHES["NEON"])
+    assert made.uses(OptOps.UPCAST) >= 1
+    stores_vectors(made)
 
 
 # ---------------------------------------------------------------- scatters

@@ -221,21 +221,21 @@ def values_of(view: KernelView) -> list[UOp]:
 
 
 def common_vector_axis(view: KernelView, allowed: tuple[int, ...] = (0, 1)) -> UOp | None:
-    """The longest output loop with an allowed stride in every access and stride 1 in every store."""
-    best: tuple[tuple[bool, int], UOp] | None = None
+    """The longest output loop with an allowed stride in every access and stride 1 in every store. A load behind sums
+    may have any index, such as a label's class: it is one instruction for each lane, once for all terms of a sum."""
+    behind = [access for access in view.loads if view.reduces and not access.ranges & view.reduce_axes]
+    found = []
     for axis in view.of_kind(AxisType.LOOP):
         if axis in view.reduce_axes or size_of(axis) == 1 or not is_uniform(axis):
             continue
         if any(axis not in node.ranges for node in view.reduces if node.ranges or node.src[0].ranges):
             continue
-        steps = [stride(access, axis) for access in view.accesses]
-        if any(stride(access, axis) != 1 for access in view.stores) or any(step not in allowed for step in steps):
-            continue
-        # Vectors along a loop of constant size need no mask at its end.
-        worth = (is_counted(axis), size_of(axis))
-        if best is None or worth > best[0]:
-            best = (worth, axis)
-    return None if best is None else best[1]
+        steps = {access: stride(access, axis) for access in view.accesses}
+        are_allowed = all(step in allowed or (step is None and load in behind) for load, step in steps.items())
+        if are_allowed and all(steps[store] == 1 for store in view.stores):
+            found.append(axis)
+    # Vectors along a loop of constant size need no mask at its end.
+    return max(found, key=lambda axis: (is_counted(axis), size_of(axis)), default=None)
 
 
 def selecting_axes(view: KernelView) -> list[UOp]:
