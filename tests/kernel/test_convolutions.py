@@ -40,15 +40,17 @@ def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     forget_kernels()
 
 
-def padded(step: int = 1, gap: int = 1, channels: int = 20, dtype: DType = dtypes.float32) -> UOp:
+def padded(
+    step: int = 1, gap: int = 1, channels: int = 20, dtype: DType = dtypes.float32, row: int = 11, rows: int = 9
+) -> UOp:
     """Two images of 3 channels and 9 by 11 points with a border of 1, a bias and a residual."""
-    height, width = (9 - 2 * gap + 1) // step + 1, (11 - 2 * gap + 1) // step + 1
+    height, width = (rows - 2 * gap + 1) // step + 1, (row - 2 * gap + 1) // step + 1
     n, f, y, x = axis(2, 0), axis(channels, 1), axis(height, 2), axis(width, 3)
     c, v, u = (axis(3, number, AxisType.REDUCE) for number in (4, 5, 6))
     down, across = y * step + v * gap, x * step + u * gap
-    inside = (down >= 1) & (down < 10) & (across >= 1) & (across < 12)
-    where = n * 297 + c * 99 + (down - 1) * 11 + (across - 1)
-    image = UOp(Ops.LOAD, dtype, (UOp(Ops.INDEX, dtype, (param(1, 594, dtype), where, inside)),))
+    inside = (down >= 1) & (down < rows + 1) & (across >= 1) & (across < row + 1)
+    where = (n * 3 + c) * (rows * row) + (down - 1) * row + (across - 1)
+    image = UOp(Ops.LOAD, dtype, (UOp(Ops.INDEX, dtype, (param(1, 6 * rows * row, dtype), where, inside)),))
     weight = load(param(2, 27 * channels, dtype), f * 27 + c * 9 + v * 3 + u)
     count = 2 * channels * height * width
     place = n * (count // 2) + f * (height * width) + y * width + x
@@ -66,6 +68,8 @@ CONVOLUTIONS: dict[str, Callable[[], UOp]] = {
     "padded, few channels": lambda: padded(channels=5),
     "padded, more channels than a block": lambda: padded(channels=96),
     "bfloat16": lambda: padded(dtype=dtypes.bfloat16),
+    "padded, a prime row longer than a tile": lambda: padded(row=31, rows=3),
+    "padded, such a row in steps of 2": lambda: padded(step=2, row=61, rows=4),
     "gradient of weights": weight_gradient,
     "gradient of images": image_gradient,
     "pixels by themselves": lambda: pixels(2, 7),
@@ -173,6 +177,15 @@ def test_a_tile_goes_along_the_row(step: int, row: int, expected: tuple[int, int
     # Where each block copies the image, tiles are such that 4 vectors of channels, not 3, are one block.
     tile = choose_tile(found, TARGETS["AVX-512"], 16, window, ChannelBlocks(4, copy_cost=1.0))
     assert ChannelBlocks(4).length(-(-4 // tile.vectors), tile.vectors) * tile.vectors == 4
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", ["padded, a prime row longer than a tile", "padded, such a row in steps of 2"])
+def test_a_prime_row_is_padded_to_whole_tiles(name: str, target: str) -> None:
+    """The copy of the image has zeros for the windows past its end."""
+    opts = opts_of(CONVOLUTION, view_kernel(prepare_kernel(CONVOLUTIONS[name]()), TARGETS[target])) or ()
+    assert math.prod(opt.arg for opt in opts if opt.op is OptOps.UNROLL) > 3  # more than the window
+    assert sum(opt.op is OptOps.STAGE for opt in opts) == 2
 
 
 def pixels(images: int = 8, size: int = 49) -> UOp:

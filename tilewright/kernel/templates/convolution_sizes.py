@@ -90,8 +90,8 @@ class SumBlock(NamedTuple):
 def choose_tile(
     windows: Windows, target: Target, lanes: int, window: Window, blocks: ChannelBlocks, most: int = MAX_VECTORS
 ) -> Tile:
-    """The tile of least cost whose accumulators and operands fit the registers, of at most `most` vectors of
-    channels."""
+    """The tile of least cost whose accumulators and operands fit the registers, of at most `most` vectors of channels.
+    A row is padded to whole tiles where the image is copied: the copy has zeros past its end."""
     registers = target.vector_registers
     vectors = -(-size_of(windows.lanes) // lanes)
     row = size_of(windows.row)
@@ -99,8 +99,8 @@ def choose_tile(
     tiles = [
         Tile(wide, length, second, height)
         for wide in range(1, min(most, vectors) + 1)
-        for length in range(1, registers + 1)
-        if row % length == 0
+        for length in range(1, min(registers, row) + 1)
+        if row % length == 0 or (blocks.copy_cost and window.axis is not None)
         for second, height in heights
         if wide * (length * height + (not window.masked)) <= registers - registers // OPERAND_SHARE
     ]
@@ -111,7 +111,7 @@ def choose_tile(
     def cost(tile: Tile) -> float:
         rows = tile.length * tile.height
         tiles = -(-vectors // tile.vectors)
-        padded = tiles * tile.vectors / vectors
+        padded = tiles * tile.vectors / vectors * (-(-row // tile.length) * tile.length / row)
         idle = max(1.0, MIN_WINDOW_SUMS / (rows * tile.vectors))
         loads = window.loads(tile.length)
         loads = -(-loads // lanes) if is_adjacent and loads >= lanes else loads

@@ -75,7 +75,7 @@ from tilewright.kernel.templates.opt_builder import OptBuilder
 from tilewright.kernel.templates.product_match import factors_of, find_product, own_axes, sum_dtype
 from tilewright.kernel.templates.template import Opts, Plan, Template
 from tilewright.kernel.transforms.clip import bound_of, check_clip
-from tilewright.kernel.transforms.halo import find_sides
+from tilewright.kernel.transforms.halo import find_sides, without_store_mask
 from tilewright.kernel.transforms.spill import check_spill
 from tilewright.kernel.transforms.stage import apply_stage, check_stage, operands, tile_of
 from tilewright.kernel.transforms.swap import check_swap
@@ -369,7 +369,8 @@ class _Nest(OptBuilder):
             return True
         if self.spill_loop is not None:
             return self._copy(self.spill_loop, image)
-        inside = [axis for axis in loops if axis in image.ranges and find_sides(tile_of(self.view, axis, image), image)]
+        box = without_store_mask(self.view, image)
+        inside = [axis for axis in loops if axis in image.ranges and find_sides(tile_of(self.view, axis, image), box)]
         room = self.target.core_cache_bytes // BOX_SHARE
         if any(self._copy(axis, image, room) for axis in inside) or is_read:
             return True

@@ -85,8 +85,13 @@ def _ends_before(end: UOp, part: UOp) -> bool:
     admits: `end` then bounds the windows after it as well."""
     if end.op is not Ops.CMPLT or part.op is not Ops.CMPLT or not part.ranges < end.ranges:
         return False
-    further = simplify(end.src[0] - part.src[0])
-    return bool(further.ranges.isdisjoint(part.ranges) and further.vmax + part.src[1].vmin > end.src[1].vmax)
+    own, all_terms = affine(part.src[0]).terms, affine(end.src[0]).terms
+    if not own:
+        return False
+    apart = min(all_terms.get(axis, 0) // step for axis, step in own.items())
+    further = simplify(end.src[0] - part.src[0] * apart)
+    last = (part.src[1].vmin - 1) * apart + further.vmax
+    return bool(apart > 0 and further.ranges.isdisjoint(part.ranges) and last >= end.src[1].vmax)
 
 
 def find_sides(tile: list[UOp], access: UOp) -> list[Side] | None:
