@@ -86,7 +86,7 @@ fuzz-opts: $(INSTALLED) ## fresh random kernels with random opts, for FUZZ_SECON
 fuzz-plans: $(INSTALLED) ## fresh random programs with every plan of their kernels, for FUZZ_SECONDS
 	$(BIN)/python -m tests.fuzz.plans --seconds $(FUZZ_SECONDS)
 
-bench: $(INSTALLED) ## compile time per stage, and speed
+bench: $(INSTALLED) ## compile time per stage, with an empty cache and with a full one
 	$(BIN)/python -m bench
 
 clean: ## remove what make and the tools made
