@@ -28,8 +28,9 @@ Key = tuple[UOp, str]
 
 
 def join_launches(items: Sequence[Item], target_of: Callable[[str], Target]) -> list[Item]:
-    """Two sweeps over all kernels: from the last, so that users that may wait move after what they read; then from the
-    first, so that what may run early moves before its users."""
+    """Joins equal kernels in two sweeps. The first begins with the last kernels: those that can wait move after all
+    kernels that they read from. The second begins with the first kernels: those that can run early move before their
+    users."""
     keys = [key for key in dict.fromkeys(map(_key_of, items)) if key is not None and _is_small(*key, target_of)]
     if not keys:
         return list(items)
@@ -173,7 +174,7 @@ def _join_some(order: _Order, key: Key, target: Target) -> bool:
 
 
 def _independent(order: _Order, members: Sequence[_Member], limit: int) -> list[_Member]:
-    """The first member, and those others of which none writes what another accesses."""
+    """The first member, and as many others, up to `limit`, that write nothing which another of them accesses."""
     chosen: list[_Member] = []
     read: dict[int, list[Access]] = {}
     written: dict[int, list[Access]] = {}

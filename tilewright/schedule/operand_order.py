@@ -49,8 +49,7 @@ class _Factor:
 
     @property
     def is_plain(self) -> bool:
-        """Whether different iterations of its loops read different elements, which those of windows do not, and every
-        element exists."""
+        """Whether every element exists, and different iterations read different elements: those of windows do not."""
         reach = 0  # the extent of the terms with smaller steps
         for loop, step in sorted(self.position.terms.items(), key=lambda term: term[1]):
             if loop.op is not Ops.RANGE or step <= reach:
@@ -59,8 +58,8 @@ class _Factor:
         return self.valid is TRUE
 
     def is_one_loop(self, loops: Sequence[UOp], last: UOp) -> bool:
-        """Whether some loops would address memory as a single loop if rows along `last` were padded, which the copy
-        engine requires."""
+        """Whether the loops address memory like a single loop, as the copy engine requires, when rows along `last` are
+        padded."""
         steps = sorted((step, int(loop.src[0].arg)) for loop, step in self.position.terms.items() if loop in loops)
         if last in loops:
             return len(steps) == 1

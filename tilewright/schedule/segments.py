@@ -229,7 +229,8 @@ def _sides(found: IndexedReduction, shape: Shape) -> tuple[int, int, int]:
 
 
 def _side_by_side(found: IndexedReduction, shape: Shape) -> tuple[UOp, UOp]:
-    """The numbers, and the values as (axes before the output, terms, axes after it); numbers that are spread too."""
+    """The numbers and the values. The values have the shape (axes before the output, terms, axes after it), and so have
+    numbers that are spread; other numbers have one axis."""
     others = [axis for axis in range(len(shape)) if axis not in (found.output, found.terms)]
     outer = [axis for axis in others if axis < found.output]
     inner = [axis for axis in others if axis > found.output]
@@ -242,8 +243,8 @@ def _side_by_side(found: IndexedReduction, shape: Shape) -> tuple[UOp, UOp]:
 
 
 def _in_order(x: UOp, order: tuple[int, ...], flat: Shape) -> UOp:
-    """Permuted and reshaped; without a copy where the elements have that order in memory. Axes of size 1 move freely,
-    and a permutation that the order undoes is left out."""
+    """`x` permuted to `order` and reshaped to `flat`. Axes of size 1 move freely, and a PERMUTE that the order undoes
+    is dropped, so that elements which have the order in memory are not copied."""
     moved = [axis for axis in order if x.shape[axis] != 1]
     if moved == sorted(moved):
         return build.reshape(x, flat)

@@ -176,8 +176,9 @@ def _is_loaded(index: UOp) -> bool:
 
 
 def _is_in_block(axis: UOp, own: int, start: UOp, step: int) -> bool:
-    """Whether an axis of stride `own` is inside blocks that begin at `start`, an expression of stride `step`: it goes
-    past one step, alone or because the loop in a block is merged with smaller ones, and not past all blocks."""
+    """Whether an axis of stride `own` counts inside overlapping blocks that begin at `start`, an expression of stride
+    `step`. Such an axis covers at least one step (alone, or because the loop inside a block is merged with smaller
+    ones), and its stride is less than the extent of all blocks."""
     if start.op is not Ops.MIN:
         return own != 0
     length = min((abs(each) for source in start.src for each in affine(source).terms.values()), default=1)

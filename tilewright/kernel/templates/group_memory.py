@@ -256,8 +256,8 @@ def is_aligned(view: KernelView, axis: UOp, lanes: int) -> bool:
 
 
 def threads_for_rows(builder: GroupOptBuilder, vectors: int, rows: int) -> int:
-    """Threads that share a row: enough to saturate the cores, each with enough work; a power of two. Where a row is
-    read by several reductions, no more rows at a time than the cache holds."""
+    """The number of threads that share a row, a power of two: enough to saturate the cores, each with enough work.
+    Where several reductions read a row, so many that the cache holds all rows that are read at a time."""
     target, view = builder.target, builder.view
     most = min(target.max_group_size, 1024)
     wanted = max(1, target.cores * target.threads_per_core // max(rows, 1), GROUP_THREADS)
@@ -274,7 +274,8 @@ def threads_for_rows(builder: GroupOptBuilder, vectors: int, rows: int) -> int:
 
 
 def slow_axes(view: KernelView, shared: list[UOp], inner: list[UOp]) -> list[UOp]:
-    """For each of the main reductions its longest other loop, and the longest other loop that stores results."""
+    """For each main reduction its longest loop that threads do not share yet, and the same for the loops that store
+    results; none where one of them has no such loop."""
     found = []
     for node in main_reductions(view):
         others = [a for a in node.src[1:] if a not in shared and a.arg.kind is AxisType.REDUCE and is_uniform(a)]
@@ -285,8 +286,8 @@ def slow_axes(view: KernelView, shared: list[UOp], inner: list[UOp]) -> list[UOp
 
 
 def teams_for_rows(builder: GroupOptBuilder, threads: int, rows: int, slow: list[UOp]) -> int:
-    """Into how many parts the slow axes are divided, each part with the threads of a row: a power of two that every
-    axis of constant size has nearly a multiple of."""
+    """The number of teams that share the slow axes, each with the threads of a row: a power of two to whose multiple
+    every axis of constant size can be padded."""
     if not slow:
         return 1
     wanted = builder.target.cores * builder.target.threads_per_core // max(rows * threads, 1)

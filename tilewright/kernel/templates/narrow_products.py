@@ -106,7 +106,7 @@ def find_narrow_product(view: KernelView, contraction: Contraction) -> NarrowPro
     few, many = sorted((contraction.left, contraction.right), key=lambda operand: count(operand.loops))
     if count(few.loops) > MAX_ROWS or not (few.loops or has_windows(many, contraction)):
         return None
-    # A thread stores its rows as vectors where they are adjacent, and the columns may be apart.
+    # Where a thread stores its rows as vectors, adjacent threads need not store adjacent columns.
     stores = [store for store in view.stores if not _has_vectors(store, few)]
     adjacent = [loop for loop in many.loops if all(stride(store, loop) in (0, 1) for store in stores)]
     fast = min(adjacent, key=lambda loop: _step_bytes(many, loop), default=None)
@@ -122,7 +122,8 @@ def find_narrow_product(view: KernelView, contraction: Contraction) -> NarrowPro
     plans = [NarrowProduct(contraction, few, many, fast, lines, loop, tile) for loop in along for tile in tiles]
     if not plans:
         return NarrowProduct(contraction, few, many, fast, lines, fast, 1)
-    # Of equal ones columns along the innermost loop, the fast one apart: their windows overlap.
+    # Of plans with equally many loads, the one with columns along the innermost loop but the fast one: those windows
+    # overlap.
     order = sorted(along, key=lambda loop: (loop is not fast, loop.arg.id), reverse=True)
     return min(plans, key=lambda plan: (plan.loads(plan.loaded()), order.index(plan.along)))
 
