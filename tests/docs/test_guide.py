@@ -14,7 +14,7 @@ import pytest
 
 from tests.docs.examples import DOCS, first_column
 from tilewright import Tensor, jit, nn
-from tilewright.base.errors import JitError, TilewrightError
+from tilewright.base.errors import JitError, TilewrightError, UnsupportedError
 
 # ---------------------------------------------------------------- what jit takes
 
@@ -94,6 +94,16 @@ def reads_the_host() -> None:
     assert not results_of(lambda x: x * len(Path(__file__).read_text()))[1]
 
 
+def returns_without_a_graph() -> None:
+    w = Tensor([3.0], requires_grad=True)
+    doubled, detached = jit(lambda x: x * w), jit(lambda x: (x * w).detach())
+    for _ in range(4):
+        result, cut = doubled(Tensor([1.0])), detached(Tensor([1.0]))
+    with pytest.raises(UnsupportedError, match="jitted"):
+        (result * w).backward()
+    assert (cut * w).gradient(w)[0].item() == 3.0
+
+
 def makes_tensors() -> None:
     array = np.ones(1, np.float32)
     results, was_replayed = results_of(lambda x: x + Tensor(array))
@@ -125,6 +135,7 @@ last = Tensor([0.0])
 JIT_ROWS: dict[str, Callable[[], None]] = {
     "returns tensors, or": returns_containers,
     "updates tensors in place": updates_in_place,
+    "returns a tensor that a gradient": returns_without_a_graph,
     "draws random numbers": draws_random_numbers,
     "takes numbers": takes_values,
     "has other side effects in Python": has_effects,

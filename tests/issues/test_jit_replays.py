@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from tilewright import Context, Tensor, jit
-from tilewright.base.errors import JitError
+from tilewright.base.errors import JitError, UnsupportedError
 from tilewright.base.warning import JitWarning
 from tilewright.engine.memory import live
 
@@ -493,3 +493,23 @@ def test_a_jitted_method_of_slots_is_replayed() -> None:
     assert held.step.last_reason == ""
     held.rate = 5.0
     assert held.step(Tensor([1.0])).item() == 5.0
+
+
+def test_gradients_through_a_replayed_result_are_refused() -> None:
+    """A replay makes no graph: the gradient of `(h * w).sum()` lost the part that flows through h, from the third call
+    on."""
+    w = Tensor([1.0, 1.0], requires_grad=True)
+
+    @jit
+    def scaled(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * w, (x + w).detach()
+
+    for _ in range(4):
+        through, cut = scaled(Tensor([1.0, 2.0]))
+    assert scaled.last_reason == ""
+    with pytest.raises(UnsupportedError, match="a replay makes no graph"):
+        (through * w).sum().backward()
+    with pytest.raises(UnsupportedError, match="a replay makes no graph"):
+        (through * w).sum().gradient(w)
+    assert ((through.detach() + cut) * w).sum().gradient(w)[0].tolist() == [3.0, 5.0]
+    assert (through * w).sum().gradient(through)[0].tolist() == [1.0, 1.0]

@@ -81,7 +81,7 @@ OPEN_TYPES = (
     *(threading.local, BaseException, Exception, bool, int, float, complex, str, bytes),
 )
 TENSOR_FIELDS = _words("""
-    uop device grad _requires_grad _is_registered _is_parameter _ancestors _memory _asked _is_buffer
+    uop device grad _requires_grad _is_registered _is_parameter _ancestors _memory _asked _is_buffer _is_cut
 """)
 # What Python itself keeps in a class.
 CLASS_FIELDS = _words("""

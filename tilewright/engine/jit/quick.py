@@ -238,6 +238,8 @@ def _run(source: Source, ready: Ready, facts: Any, buffers: list[str], result: s
             continue
         memory = f"r{made}" if which else buffers[made]
         source.add(3, f"m{number} = {name(tensor_kind.make)}({memory}, {name(shape)}, {name(line)})")
+        if number in replay.cut:
+            source.add(3, f"m{number}._is_cut = True")
         if number in replay.aliases:
             # Whoever overwrites that memory looks for readers among nodes. Of one shape, argument and result have one.
             source.add(3, f"{name(register_once)}(m{number})")

@@ -40,6 +40,7 @@ class Result(NamedTuple):
     line: tuple[str, int] | None
     # For a part of a tensor on several devices: how the parts, one result each, are joined.
     joined: MultiArg | None = None
+    requires_grad: bool = False
 
 
 TEMP = Role("temp")
@@ -101,6 +102,10 @@ class Replay(Reader):
         self.aliases = [number for number, source in enumerate(sources) if source[0] != 1 or counts[source] > 1]
         self.is_shared = bool(self.aliases)
         self.joins = [output.joined for output in outputs] if any(output.joined for output in outputs) else []
+        # The results whose graph a replay does not make, though a gradient may be asked through them. Memory that is
+        # a detached result too is not marked.
+        whole = {output.role for output in outputs if output.role.kind != "made" or not output.requires_grad}
+        self.cut = [number for number, output in enumerate(outputs[:returned]) if output.role not in whole]
         self.variables = variables
         self.fixed = {name: value for execution in executions for name, value in execution.values.items()}
         self.symbolic = [number for number, output in enumerate(outputs) if is_symbolic(output.shape)]
@@ -207,6 +212,8 @@ class Replay(Reader):
         results = []
         for which, number, shape, line in self.outputs if not self.symbolic else self._sized(made, values):
             results.append(make((made if which == 1 else inputs if which == 0 else self.state)[number], shape, line))
+        for number in self.cut:
+            results[number]._is_cut = True
         if self.is_shared:
             # Readers of memory are found through nodes when it is overwritten.
             for number in self.aliases:

@@ -214,7 +214,7 @@ class Tracer:
             memory = memory_of(part)
             assert memory is not None
             role = role_of(memory, self.inputs, self.record.produced)
-            found.append(Result(role, free_sizes(part.shape, {}), part.dtype, line, joined))
+            found.append(Result(role, free_sizes(part.shape, {}), part.dtype, line, joined, tensor.requires_grad))
         return found
 
     def _origins(self, leaf: Any, results: list[Result]) -> list[int | Any]:

@@ -95,6 +95,8 @@ class _NodeOnDemand:
                 tensor.uop = build.reshape(memory.node, shape)
                 for node in (memory.node, tensor.uop):
                     node.line = node.line or line
+                if tensor._is_cut:
+                    memory.node.cache["cut"] = True
                 del tensor._memory
             return tensor.uop
 
@@ -108,6 +110,7 @@ class TensorBase:
     grad: Self | None = None
     _requires_grad: bool = False
     _is_registered: bool = False  # of a tensor made of memory: whether `live` knows it
+    _is_cut: bool = False  # of a result of a replay: its graph, which gradients would need, was not made
     _is_parameter: bool = False  # it asked for a gradient by itself, and does not merely depend on tensors that did
     _asked: bool | None = None  # what `requires_grad=` said; None where nothing was said
     _is_buffer: bool = False  # of a model: a statistic or a table, which an optimiser leaves alone

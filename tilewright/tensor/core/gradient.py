@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar, cast
 
 from tilewright.base.errors import DTypeError, ShapeError, UnsupportedError
+from tilewright.engine.execution.traces import is_traced
 from tilewright.engine.memory import live
 from tilewright.graph import build, marks
 from tilewright.graph.ops import Ops
@@ -250,6 +251,9 @@ class Flow:
                 seen.add(node)
                 if is_wanted(node):
                     self.wanted.add(node)
+                elif node.op is Ops.BUFFER and node._cache and "cut" in node._cache and not is_traced():
+                    message = "a result of a replayed jitted function takes part in it, and a replay makes no graph"
+                    raise UnsupportedError("gradient", message, "take gradients inside of it, or use `.detach()` of it")
                 stack.append((node, True))
                 stack.extend((src, False) for src in self._sources(node) if src not in seen)
         return order
