@@ -36,9 +36,7 @@ from tilewright.kernel.templates.product_match import Product, sum_dtype
 from tilewright.kernel.templates.product_nest import Nest
 from tilewright.kernel.templates.product_sizes import Tile, choose_tile
 from tilewright.kernel.templates.template import Opts
-from tilewright.kernel.transforms.block import check_block, check_overlap
-from tilewright.kernel.transforms.pad import check_pad
-from tilewright.kernel.transforms.spill import check_spill
+from tilewright.kernel.transforms.block import check_block
 from tilewright.kernel.transforms.thread import check_thread
 
 
@@ -114,14 +112,6 @@ class _Blocked(Nest):
             self.apply(OptOps.THREAD, parts, amount)
         return rows
 
-    def cover(self, name: str, axis: UOp, tile: int, may_overlap: bool = True) -> None:
-        """Tiles along an axis; where they do not divide it, the last one overlaps the one before, or is masked."""
-        is_divided = size_of(axis) % tile == 0 or size_of(axis) < tile
-        if is_divided or not may_overlap or check_overlap(self.view, axis) is not None:
-            self.cut(name, axis, tile)
-        else:
-            self.overlap(name, axis, tile)
-
     def share(self) -> None:
         """Makes the loops around the product parallel."""
         is_large = math.prod(map(size_of, self.view.axes)) >= MIN_STREAMED
@@ -131,17 +121,12 @@ class _Blocked(Nest):
 
     def spill(self) -> bool:
         """Spills the accumulators of all tiles of a part between blocks of the sum. False where that is not legal."""
-        summed, most = self.view.reduces[0].src[1], self.found.length
+        size, most = size_of(self.view.reduces[0].src[1]), self.found.length
         loops = [self.loops[name] for name in ("columns", "rows") if name in self.loops]
         outer = min(loops, key=self.view.axes.index, default=None)
-        amount = next((n for n in range(most, most // 2, -1) if size_of(summed) % n == 0), most)
-        if outer is None or (size_of(summed) % amount and check_pad(self.view, summed, amount) is not None):
+        amount = next((n for n in range(most, most // 2, -1) if size % n == 0), most)
+        if outer is None or not self.spill_blocks(outer, amount):
             return False
-        summed = self.pad(summed, amount)
-        if check_spill(self.view, outer, None) is not None or check_block(self.view, summed, amount) is not None:
-            return False
-        self.apply(OptOps.BLOCK, summed, amount)
-        self.apply(OptOps.SPILL, outer, 1)
         step = next((n for n in STEPS if amount % n == 0), None)
         if step is not None:
             self.unroll(self.view.reduces[0].src[-1], step)

@@ -10,6 +10,9 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import KernelView, make_range
 from tilewright.kernel.templates.opt_builder import OptBuilder
+from tilewright.kernel.transforms.block import check_block, check_overlap
+from tilewright.kernel.transforms.pad import check_pad
+from tilewright.kernel.transforms.spill import check_spill
 from tilewright.kernel.transforms.swap import check_swap
 
 # The order of the loops, outermost first.
@@ -41,6 +44,27 @@ class Nest(OptBuilder):
         """Tiles along an axis that they do not divide: the last one overlaps the one before."""
         self.loops[name], tile = self.block(axis, amount)
         self.apply(OptOps.UPCAST, tile, amount)
+
+    def cover(self, name: str, axis: UOp, amount: int, may_overlap: bool = True) -> None:
+        """Tiles along an axis; where they do not divide it, the last one overlaps the one before, or is masked."""
+        is_divided = size_of(axis) % amount == 0 or size_of(axis) < amount
+        if is_divided or not may_overlap or check_overlap(self.view, axis) is not None:
+            self.cut(name, axis, amount)
+        else:
+            self.overlap(name, axis, amount)
+
+    def spill_blocks(self, loop: UOp, amount: int) -> bool:
+        """Takes the sum in blocks of `amount` terms, and spills the accumulators of a loop between them. False where
+        that is not legal."""
+        summed = self.view.reduces[0].src[1]
+        if size_of(summed) % amount and check_pad(self.view, summed, amount) is not None:
+            return False
+        summed = self.pad(summed, amount)
+        if check_spill(self.view, loop, None) is not None or check_block(self.view, summed, amount) is not None:
+            return False
+        self.apply(OptOps.BLOCK, summed, amount)
+        self.apply(OptOps.SPILL, loop, 1)
+        return True
 
     def block_loop(self, name: str, amount: int) -> None:
         """Splits a loop: `blocks of x` is the loop over blocks, `x` the loop inside a block."""

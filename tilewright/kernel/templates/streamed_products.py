@@ -21,7 +21,6 @@ import math
 from tilewright.base.records import NamedTuple
 from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType
-from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import KernelView, stride
@@ -31,9 +30,7 @@ from tilewright.kernel.templates.product_nest import Nest
 from tilewright.kernel.templates.product_sizes import Tile, choose_tile, padded
 from tilewright.kernel.templates.streams import worth_of_part
 from tilewright.kernel.templates.template import Opts
-from tilewright.kernel.transforms.block import check_block, check_overlap
-from tilewright.kernel.transforms.pad import check_pad
-from tilewright.kernel.transforms.spill import check_spill
+from tilewright.kernel.transforms.block import check_block
 from tilewright.kernel.transforms.thread import check_thread
 
 
@@ -116,14 +113,11 @@ def make_streamed_opts(view: KernelView, found: Streamed) -> Opts | None:
         plan.cut("columns", plan.pad(columns, part * width), width)
         if part < size_of(plan.loops["columns"]):
             plan.block_loop("columns", part)
-    if size_of(rows) % tile.rows == 0 or check_overlap(plan.view, rows) is not None:
-        plan.cut("rows", rows, tile.rows)
-    else:
-        plan.overlap("rows", rows, tile.rows)
+    plan.cover("rows", rows, tile.rows)
     plan.order()
     plan.put_rows_inside()
     plan.share("rows", "columns")
-    return tuple(plan.opts) if plan.spill(block_length(found, view.target)) else None
+    return tuple(plan.opts) if plan.spill_blocks(plan.loops["columns"], block_length(found, view.target)) else None
 
 
 class _Streamed(Nest):
@@ -138,10 +132,7 @@ class _Streamed(Nest):
             return False
         if parts > 1:
             self.loops["blocks of columns"], columns = self.block(columns, size // parts)
-        if size_of(columns) % width:
-            self.overlap("columns", columns, width)
-        else:
-            self.cut("columns", columns, width)
+        self.cover("columns", columns, width)
         return True
 
     def put_rows_inside(self) -> None:
@@ -157,16 +148,3 @@ class _Streamed(Nest):
             is_worth = work >= MIN_STREAMED and tasks < PARTS_PER_CORE * self.target.cores
             if is_worth and check_thread(self.view, self.loops[name], size_of(self.loops[name])) is None:
                 self.parallelise(name, size_of(self.loops[name]))
-
-    def spill(self, amount: int) -> bool:
-        """Spills the accumulators of a part of the columns between blocks of the sum. False where that is not legal."""
-        summed, columns = self.view.reduces[0].src[1], self.loops["columns"]
-        if size_of(summed) % amount:
-            if check_pad(self.view, summed, amount) is not None:
-                return False
-            summed = self.pad(summed, amount)
-        if check_spill(self.view, columns, None) is not None or check_block(self.view, summed, amount) is not None:
-            return False
-        self.apply(OptOps.BLOCK, summed, amount)
-        self.apply(OptOps.SPILL, columns, 1)
-        return True
