@@ -45,3 +45,11 @@ def test_large_and_computed_values_are_stored_by_themselves() -> None:
     assert len(launches(Tensor.cat(*large))) == 10
     computed = [Tensor.full((4,), float(k)).contiguous().realize() * 2 for k in range(10)]
     assert len(launches(Tensor.cat(*computed))) == 10
+
+
+def test_a_tensor_that_is_multiplied_by_a_padded_one_in_place() -> None:
+    """Its loop was cut at the edges of the padding, and no order of the parts reads the tensor before it is written."""
+    x, y = np.arange(2061, dtype=np.float32), np.arange(316, dtype=np.float32)
+    found = Tensor(x).realize()
+    found *= Tensor(y).pad((996, 749))
+    np.testing.assert_array_equal(found.numpy(), x * np.pad(y, (996, 749)))

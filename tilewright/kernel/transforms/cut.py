@@ -17,7 +17,7 @@ from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import OptOps
 from tilewright.graph.simplify import simplify
 from tilewright.graph.slices import MAX_SELECTED_PARTS
-from tilewright.graph.uop import UOp
+from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import exchange_axes, size_of
 from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.axes import KernelView, is_counted, make_range
@@ -36,6 +36,9 @@ def check_cut(view: KernelView, axis: UOp, argument: None) -> str | None:
         return f"CUT needs an output loop of constant size, axis {position} is {axis.arg.kind.name}"
     if has_effects(view) or view.sized_by(axis) or any(axis in node.ranges for node in view.reduces):
         return f"CUT needs a loop of stores alone, an effect or a reduction depends on axis {position}"
+    written = {memory_of(store) for store in view.stores}
+    if any(memory_of(load) in written for load in view.loads):
+        return "CUT needs stores to memory that is not read: the stores of a part would come before loads of the next"
     parts = len(parts_of_loop(view, axis))
     if parts == 1:
         return f"CUT: no mask changes at a constant iteration of axis {position}"
