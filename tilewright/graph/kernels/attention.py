@@ -212,9 +212,10 @@ def forward_kernel(
     numbers = [logarithm]
     if has_factors(mask):
         numbers.append((logarithm - lowest * factor).alu(Ops.EXP2) / total)
+    rows = call.batch * call.heads * call.queries
     sums = [
         end(
-            store(logsumexp, row_position + kind * count_rows(call), each, is_first, *valid),
+            store(logsumexp, row_position + kind * rows, each, is_first, *valid),
             loops=(half, tiles.thread, *grid.axes),
         )
         for kind, each in enumerate(numbers)
@@ -225,10 +226,6 @@ def forward_kernel(
 def has_factors(mask: Any) -> bool:
     """Whether a logsumexp may lack digits: with a mask, a tensor or a node, that is added to the scores."""
     return mask is not None and not mask.dtype.is_bool
-
-
-def count_rows(call: Attention) -> int:
-    return call.batch * call.heads * call.queries
 
 
 def finite_base(maximum: UOp) -> UOp:

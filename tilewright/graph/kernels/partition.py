@@ -134,17 +134,13 @@ def _plan(values: Shape, count: int, dtype: DType, target: Target, threads: int)
         if plan.order_bytes(dtype.itemsize) > target.max_local_bytes or buckets > _MAX_BUCKET:
             return None
         has_room = plan.sum_bytes(blocks) <= target.max_local_bytes and cells <= 1 << _CELL_BITS
-        if has_room and _has_few_terms(size, min(buckets, lines)):
+        # With random indices, a bucket has at most twice its share of the terms.
+        if has_room and 2 * size <= MAX_UNCARRIED * min(buckets, lines):
             ordered = -(-blocks // target.cores) * plan.tile * _ORDER_CLOCKS
             summed = waves * (size / min(buckets, lines) * _TERM_CLOCKS + cells * _CELL_CLOCKS + _GROUP_CLOCKS)
             return plan._replace(clocks=ordered + summed)
         waves += 1
     return None
-
-
-def _has_few_terms(size: int, buckets: int) -> bool:
-    """Whether the parts of a sum have room for the terms of a bucket, with random indices."""
-    return 2 * size <= MAX_UNCARRIED * buckets
 
 
 # ---------------------------------------------------------------- the terms of a block, ordered by bucket
