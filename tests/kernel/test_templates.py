@@ -21,7 +21,7 @@ from tilewright.graph import build
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import size_of
+from tilewright.graph.walk import size_of, toposort
 from tilewright.kernel.axes import KernelView, stride, view_kernel
 from tilewright.kernel.optimise import optimise, prepare_kernel
 from tilewright.kernel.templates.choose import choose_plan, planned_opts, templates_of
@@ -160,3 +160,15 @@ def test_a_gather_of_few_rows_takes_one_row_at_a_time(rows: int, cores: int) -> 
     assert all(stride(store, inner) == 1 for store in view.stores)
     assert size_of(inner) > 100
     assert math.prod(size_of(axis) for axis in around if axis.arg.kind is AxisType.THREAD) >= cores
+
+
+def test_an_index_of_few_outputs_is_converted_inside_the_loop_over_terms() -> None:
+    """A scatter along rows of 14 stored its converted index first, and scatter_add of 10 took twice as long as torch's:
+    its last vector of comparisons, of two elements, was not counted."""
+    lanes = cpu_target().lanes(dtypes.float32)
+    for width, is_added in ((3, False), (2 * lanes + 1, True), (3 * lanes - 1, False)):
+        x, index = Tensor.empty(300, width), Tensor.empty(300, width, dtype="int64")
+        made = x.scatter_add(1, index, x + 1) if is_added else x.scatter(1, index, x + 1)
+        *_, ast = kernels_of(made)
+        assert OptOps.SCATTER in [opt.op for opt in optimise(ast, cpu_target()).arg.applied]
+        assert any(node.op is Ops.PARAM and node.dtype is dtypes.int64 for node in toposort(ast))

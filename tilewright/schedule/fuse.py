@@ -31,7 +31,7 @@ from tilewright.schedule.facts import TRANSPARENT, Facts, gather_facts, inputs_o
 from tilewright.schedule.indexing import TRUE
 from tilewright.schedule.reduction import contiguous_axis
 from tilewright.schedule.uses import (
-    MIN_WALKED_VECTORS,
+    MAX_COMPARED_VECTORS,
     Plan,
     Use,
     is_interleaved,
@@ -88,8 +88,8 @@ def plan_fusion(
     if sequence:
         reached = set(order)
         order = [node for node in toposort(*sequence, *outputs) if node in reached]
-    walked_bytes = 0 if target is None or target.has_local else MIN_WALKED_VECTORS * target.vector_bytes
-    plan = Plan(order, walked_bytes=walked_bytes)
+    compared_bytes = 0 if target is None or target.has_local else MAX_COMPARED_VECTORS * target.vector_bytes
+    plan = Plan(order, compared_bytes=compared_bytes)
     asked_for = frozenset(outputs)
     facts = gather_facts(plan.order, must_store)
     decide = _Decisions(plan, facts, group_cores)

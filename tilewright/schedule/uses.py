@@ -24,9 +24,9 @@ SHORT_REDUCTION = 16
 # The level of the outermost reductions of a kernel; those inside have lower levels. Counted from the kernel's root, so
 # that levels do not depend on how many reductions lie below the kernel.
 TOP_LEVEL = 1 << 20
-# The fewest outputs of a sum by index, in vectors along the indexed axis, for which its kernel is a loop over the
-# terms: adding a term to one output takes less time than comparing its index with four vectors of positions.
-MIN_WALKED_VECTORS = 4
+# The most outputs of a sum by index, in vectors along the indexed axis, for which its kernel compares: with more it is
+# a loop over the terms. Adding a term to one output takes as long as comparing its index with two vectors of positions.
+MAX_COMPARED_VECTORS = 2
 
 
 class Use(NamedTuple):
@@ -54,7 +54,11 @@ class Plan:
     reduce_sizes: dict[tuple[object, ...], list[tuple[int, ...]]] = field(default_factory=dict)
     levels: dict[UOp, set[int]] = field(default_factory=dict)  # the levels of the reductions of each kernel
     holes: dict[tuple[UOp, UOp, Element], tuple[tuple[UOp, ...], tuple[UOp, ...]]] = field(default_factory=dict)
-    walked_bytes: int = 0  # the fewest outputs of a sum by index that is a loop over its terms, in bytes; 0 is never
+    # The most outputs of a sum by index that compares, in bytes: one of more is a loop over its terms; 0 is never.
+    compared_bytes: int = 0
+    last_writers: set[UOp] = field(
+        default_factory=set
+    )  # comparisons that look for the last term, which is always a loop
 
     # Memoised by index: programs repeat equal steps.
     _behind: dict[tuple[object, ...], Element] = field(default_factory=dict)
@@ -169,6 +173,7 @@ def push_use(node: UOp, use: Use, plan: Plan, facts: dict[UOp, Facts]) -> None:
         plan.record(node.src[0], use)
     elif op is Ops.REDUCE_AXIS:
         if max_count(node.src[0].shape):
+            plan.last_writers.update(last_writers(node))
             level = TOP_LEVEL - facts[use.root].level + facts[node].level
             plan.record(node.src[0], _push_reduce(node, use, plan, level))
     elif op is Ops.GATHER:
@@ -182,7 +187,8 @@ def _push_elementwise(node: UOp, use: Use, plan: Plan) -> None:
     """A 0-d source is read at every element."""
     if use.in_short and node.op is not Ops.CAST:
         use = use._replace(in_short=False)
-    named = walked_index(node, use, plan.walked_bytes) if plan.walked_bytes and node.op is Ops.CMPEQ else None
+    most = 0 if node in plan.last_writers else plan.compared_bytes
+    named = walked_index(node, use, most) if plan.compared_bytes and node.op is Ops.CMPEQ else None
     for src in node.src:
         if named is not None and src is named[0]:
             plan.record(src, use._replace(loops=named[1]))
@@ -192,17 +198,24 @@ def _push_elementwise(node: UOp, use: Use, plan: Plan) -> None:
             plan.record(src, use._replace(element=Element((), use.element.valid), is_once=False))
 
 
-def walked_index(node: UOp, use: Use, least: int) -> tuple[UOp, tuple[UOp, ...]] | None:
+def last_writers(node: UOp) -> Iterable[UOp]:
+    """The conditions of a maximum over the numbers of its terms, which finds the last term that holds."""
+    chosen = node.src[0]
+    is_counted = node.arg[0] is Ops.MAX and chosen.op is Ops.WHERE and counting_axis(chosen.src[1]) is not None
+    return parts_of(chosen.src[0], Ops.AND) if is_counted else ()
+
+
+def walked_index(node: UOp, use: Use, most: int) -> tuple[UOp, tuple[UOp, ...]] | None:
     """For a comparison, inside a sum, of an index with an output loop: the index, and the loops that compute it once
-    the transform SCATTER has made the kernel a loop over the terms. None where the outputs are fewer than `least`
-    bytes: such a kernel compares."""
+    the transform SCATTER has made the kernel a loop over the terms. None where the outputs are at most `most` bytes:
+    such a kernel compares."""
     if not is_reducing(use):
         return None
     for index, counted in (node.src, node.src[::-1]):
         axis = counting_axis(counted) if counted.shape == node.shape == index.shape else None
         loop = None if axis is None else use.element.indices[axis]
         if loop is not None and loop.op is Ops.RANGE and loop.arg.kind is AxisType.LOOP:
-            is_walked = size_of(loop) * use.root.dtype.itemsize >= least
+            is_walked = size_of(loop) * use.root.dtype.itemsize > most
             return (index, tuple(each for each in use.loops if each is not loop)) if is_walked else None
     return None
 

@@ -79,7 +79,7 @@ def compared_clocks(view: KernelView, axis: UOp) -> float:
     shares = shares_of(view, axis)
     # A term at a computed index (the gradient of a gathered square) is loaded again by every lane that compares.
     has_vectors = shares.row is None or all(stride(access, shares.row) is not None for access in view.accesses)
-    return terms * (size_of(axis) * shares.width // (shares.lanes if has_vectors else 1))
+    return terms * -(-size_of(axis) * shares.width // (shares.lanes if has_vectors else 1))
 
 
 def shared_loops(view: KernelView) -> list[UOp]:
