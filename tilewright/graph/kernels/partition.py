@@ -134,7 +134,7 @@ def _plan(values: Shape, count: int, dtype: DType, target: Target, threads: int)
         if plan.order_bytes(dtype.itemsize) > target.max_local_bytes or buckets > _MAX_BUCKET:
             return None
         has_room = plan.sum_bytes(blocks) <= target.max_local_bytes and cells <= 1 << _CELL_BITS
-        # With random indices, a bucket has at most twice its share of the terms.
+        # The sums of a bucket have room for twice its share of the terms, which random indices hardly exceed.
         if has_room and 2 * size <= MAX_UNCARRIED * min(buckets, lines):
             ordered = -(-blocks // target.cores) * plan.tile * _ORDER_CLOCKS
             summed = waves * (size / min(buckets, lines) * _TERM_CLOCKS + cells * _CELL_CLOCKS + _GROUP_CLOCKS)
