@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.kernel.kernels import kernel_of, leaf
+from tests.kernel.kernels import axis, kernel_of, leaf, load, param, store
+from tests.kernel.test_products import kernel
 from tilewright import Context, Tensor
 from tilewright.backends.cpu.device import cpu_target
 from tilewright.base.target import Target
@@ -68,6 +69,22 @@ def test_both_parts_have_one_set_of_accumulators(op: Ops) -> None:
     assert (
         body.index(updates[0]) < next(n for n, node in enumerate(body) if is_reduce_loop(node)) < body.index(updates[1])
     )
+
+
+def test_a_peeled_part_that_the_outputs_share_is_accumulated_for_each() -> None:
+    """Its sum depends on no output loop, and its accumulators are those of the loop inside one."""
+    i, k, u = axis(3, 0), axis(4, 1, AxisType.REDUCE), axis(4, 2, AxisType.UPCAST)
+    whole, part = load(param(1, 48), i * 16 + k * 4 + u), load(param(2, 4), u)
+    sums = [UOp(Ops.REDUCE, whole.dtype, src, Ops.ADD) for src in ((whole, k, u), (part, u))]
+    body = lower(kernel(store(param(0, 3), i, sums[0] + sums[1])), WITHOUT).body
+    (outer,) = (n for n, node in enumerate(body) if node.op is Ops.RANGE and node.arg.id == i.arg.id)
+    assert [node.op for node in body[outer:] if node.op in (Ops.ACC, Ops.ACCUMULATE, Ops.COMBINE, Ops.STORE)] == [
+        Ops.ACC,
+        Ops.ACCUMULATE,
+        Ops.ACCUMULATE,
+        Ops.COMBINE,
+        Ops.STORE,
+    ]
 
 
 def test_a_loop_that_fills_its_axis_stays_as_it_is() -> None:

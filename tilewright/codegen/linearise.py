@@ -109,7 +109,7 @@ class Lineariser:
             for source in node.src:
                 yield from self._done(source)
         elif node.op not in _NOT_IN_BODY:
-            yield self.replaced[node], self.path_of(node)
+            yield self.replaced[node], self.path_of(self.rest_of.get(node, node))
 
     # ------------------------------------------------------------ accumulators
 
