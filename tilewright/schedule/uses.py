@@ -56,9 +56,8 @@ class Plan:
     holes: dict[tuple[UOp, UOp, Element], tuple[tuple[UOp, ...], tuple[UOp, ...]]] = field(default_factory=dict)
     # The most outputs of a sum by index that compares, in bytes: one of more is a loop over its terms; 0 is never.
     compared_bytes: int = 0
-    last_writers: set[UOp] = field(
-        default_factory=set
-    )  # comparisons that look for the last term, which is always a loop
+    # Comparisons that look for the last term of an output: their kernel is always a loop over the terms.
+    last_writers: set[UOp] = field(default_factory=set)
 
     # Memoised by index: programs repeat equal steps.
     _behind: dict[tuple[object, ...], Element] = field(default_factory=dict)

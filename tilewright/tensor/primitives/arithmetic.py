@@ -140,14 +140,15 @@ class ArithmeticMixin(StorageMixin):
         return self.div(x, reverse, rounding_mode="floor")
 
     def fmod(self, x: Self | Scalar) -> Self:
-        """The remainder with the dividend's sign, as C's fmod."""
+        """The exact remainder with the dividend's sign, as C's fmod; NaN where the quotient is 2**96 or more (float64:
+        2**208)."""
         left, right, others = self._promoted("fmod", x)
         if left.dtype.is_float:
             return self._new(remainders.fmod(left, right), *others)
         return self - self.div(x, rounding_mode="trunc") * x
 
     def mod(self, x: Self | Scalar, reverse: bool = False) -> Self:
-        """The remainder with the divisor's sign, as Python's %."""
+        """The exact remainder with the divisor's sign, as Python's %; NaN where `fmod` is."""
         left, right, others = self._promoted("mod", x)
         if not left.dtype.is_float:
             return self._binary(Ops.MOD, x, reverse)
