@@ -77,6 +77,7 @@ def results(rows: int, depth: int, columns: int, epilogue: Callable[[Tensor, Ten
     return epilogue(left @ right, bias).numpy()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(96, 64, 128), (7, 5, 33), (50, 17, 100), (5, 1700, 48)])
 @pytest.mark.parametrize(
     "epilogue",

@@ -241,6 +241,7 @@ DAMAGES: list[Damage] = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__.strip("_"))
 def test_whatever_happens_to_entries_results_are_right(folder: Path, damage: Damage) -> None:
     for seed in range(3):

@@ -288,6 +288,7 @@ def test_declared_accesses_cover_what_a_kernel_touches(first: int) -> None:
                 assert any(a.start <= start and stop <= a.stop for a in declared), f"seed {seed}: {item}"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("first", range(0, 300, 50))
 def test_every_read_of_memory_made_here_comes_after_its_write(first: int) -> None:
     for seed in range(first, first + 50):
@@ -303,6 +304,7 @@ def test_every_read_of_memory_made_here_comes_after_its_write(first: int) -> Non
 # ---------------------------------------------------------------- memory
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("first", range(0, 300, 50))
 def test_temps_that_live_together_share_no_bytes(first: int) -> None:
     for seed in range(first, first + 50):

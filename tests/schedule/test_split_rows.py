@@ -154,6 +154,7 @@ def test_arrays_in_two_orders_are_not_read_as_one_axis() -> None:
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", [(100003,), (7, 50021), (33, 7, 1013), (50021, 3), (3, 101, 113)], ids=str)
 def test_values_of_parts_and_rests(shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(7).standard_normal(shape, dtype=np.float32) + 1
