@@ -257,7 +257,7 @@ def is_aligned(view: KernelView, axis: UOp, lanes: int) -> bool:
 
 def threads_for_rows(builder: GroupOptBuilder, vectors: int, rows: int) -> int:
     """The number of threads that share a row, a power of two: enough to saturate the cores, each with enough work.
-    Where several reductions read a row, so many that the cache holds all rows that are read at a time."""
+    Where several reductions read a row, enough that the cache holds all rows that are read at a time."""
     target, view = builder.target, builder.view
     most = min(target.max_group_size, 1024)
     wanted = max(1, target.cores * target.threads_per_core // max(rows, 1), GROUP_THREADS)

@@ -92,8 +92,9 @@ def max_part(view: KernelView, found: Streamed) -> int:
 
 
 def has_equal_parts(view: KernelView, found: Streamed, part: int) -> bool:
-    """Whether parts of so many tiles need no masked columns: tiles fill them, or they are equal, and the last tile of
-    each overlaps the one before. Masked vectors of the processor take no longer."""
+    """Whether parts of `part` tiles need no masked columns: tiles fill the columns, or parts have equal numbers of
+    columns, and the last tile of each overlaps the one before it. Where the processor has masked vectors, they take no
+    longer."""
     columns = size_of(found.product.columns)
     is_covered = columns % found.width == 0 or columns % -(-found.tiles // part) == 0
     return is_covered or found.product.right.dtype.itemsize in view.target.masked_itemsizes
