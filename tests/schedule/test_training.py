@@ -276,7 +276,8 @@ def test_two_updates_of_memory_that_the_other_reads(graph: Graph) -> None:
 
 def test_the_gradient_of_a_convolution_is_one_kernel_without_division(graph: Graph) -> None:
     x, weight = graph.tensor(2, 3, 10, 9), graph.tensor(4, 3, 3, 3)
-    gradient = x.conv2d(weight, padding=1).sum().gradient(x)[0]
+    upstream = graph.tensor(2, 4, 10, 9, requires_grad=False)
+    gradient = (x.conv2d(weight, padding=1) * upstream).sum().gradient(x)[0]
     plan = graph.plan(gradient)
     assert len(plan.items) == 1
     assert nodes_of(plan, Ops.IDIV, Ops.MOD) == []

@@ -262,6 +262,8 @@ class _Decisions:
             return self._refuse("the kernel that uses it asks for its elements more than once")
         if not use.is_once and not self._has_enough_rows(node, use, count):
             return self._refuse("too few rows to run side by side for so long a sum")
+        if not use.is_once and self.facts[node].is_tiled and self.facts[node].reduce_work > SMALL_REDUCTION:
+            return self._refuse("loops over copies of its result would leave the sum no register tile")
         if use.root in self.contracting or (self.facts[node].is_contraction and use.root in self.rows):
             return self._refuse(
                 "a contraction has a kernel of its own, whose registers and threads are shared out for it"

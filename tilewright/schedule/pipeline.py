@@ -13,6 +13,7 @@ from tilewright.base.events import stage_timer
 from tilewright.base.quota import Quota
 from tilewright.base.records import field, mutable_record, replace
 from tilewright.base.target import Target
+from tilewright.graph import build
 from tilewright.graph.build import stored_root
 from tilewright.graph.kernels.custom import updated_source
 from tilewright.graph.ops import Ops
@@ -31,6 +32,7 @@ from tilewright.schedule.memory import place_temps
 from tilewright.schedule.operand_order import order_operands
 from tilewright.schedule.order import ItemBuilder, find_devices
 from tilewright.schedule.reduction import split_reduction
+from tilewright.schedule.repeated import Repeats
 from tilewright.schedule.result_order import order_results
 from tilewright.schedule.transposed import operands_to_transpose
 from tilewright.schedule.uses import Plan
@@ -230,7 +232,7 @@ def prepare_graph(outputs: Sequence[UOp], target: Target) -> tuple[list[UOp], tu
     by_index: set[UOp] = set()
     asked_for = frozenset(outputs)
     order = toposort(*outputs)
-    deviations = Deviations(order, target)
+    deviations, repeats = Deviations(order, target), Repeats()
 
     def visit(node: UOp, src: tuple[UOp, ...]) -> UOp:
         nonlocal has_waiting, part_count
@@ -240,8 +242,7 @@ def prepare_graph(outputs: Sequence[UOp], target: Target) -> tuple[list[UOp], tu
         made = node.with_src(src)
         if made.op is Ops.REDUCE_AXIS:
             indexed = indexed_reduction(made, target)
-            split = indexed or deviations.split(node, made)
-            split = split or order_results(made, target) or split_reduction(made, target)
+            split = indexed or deviations.split(node, made) or split_once(made, repeats.reduced_once(made), target)
             if split is not None:
                 note_line(split, node.line, made.src[0])
                 if indexed is not None:
@@ -273,6 +274,13 @@ def prepare_graph(outputs: Sequence[UOp], target: Target) -> tuple[list[UOp], tu
 
     replaced = map_nodes(order, visit)
     return [replaced[node] for node in outputs], tuple(replaced.values()) if has_waiting else ()
+
+
+def split_once(node: UOp, once: UOp | None, target: Target) -> UOp | None:
+    """A large reduction split, where `once` is the same of its distinct results alone; None where nothing changes."""
+    reduction = once or node
+    split = order_results(reduction, target) or split_reduction(reduction, target) or once
+    return None if split is None else build.expand(split, node.shape)
 
 
 def indexed_reduction(node: UOp, target: Target) -> UOp | None:
