@@ -18,6 +18,10 @@ PROMPT = [
 
 
 def main() -> None:
+    # argparse would be counted.
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        print("usage: python -m bench.first_token MODEL\n\nMODEL: the path of a GGUF file or of a folder")
+        sys.exit(0 if sys.argv[1:] in (["-h"], ["--help"]) else 2)
     from tilewright.llm.files.load import load_model
     from tilewright.llm.generator import Generator
 

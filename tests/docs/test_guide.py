@@ -15,6 +15,7 @@ import pytest
 from tests.docs.examples import DOCS, first_column
 from tilewright import Tensor, jit, nn
 from tilewright.base.errors import JitError, TilewrightError, UnsupportedError
+from tilewright.base.warning import JitWarning
 
 # ---------------------------------------------------------------- what jit takes
 
@@ -104,6 +105,19 @@ def returns_without_a_graph() -> None:
     assert (cut * w).gradient(w)[0].item() == 3.0
 
 
+def passes_gradients_through_an_argument() -> None:
+    w = Tensor([3.0], requires_grad=True)
+    through, beside = jit(lambda x: (x * w).backward()), jit(lambda x: (x.detach() * w).backward())
+    with warnings.catch_warnings(category=JitWarning, action="ignore"):
+        for factor in (1.0, 1.0, 2.0, 1.0):
+            for call, gradient in ((through, 6.0 * factor), (beside, 3.0 * factor)):
+                w.grad = None
+                call(w * factor)
+                assert w.grad.item() == gradient
+    assert through.last_reason
+    assert not beside.last_reason
+
+
 def makes_tensors() -> None:
     array = np.ones(1, np.float32)
     results, was_replayed = results_of(lambda x: x + Tensor(array))
@@ -136,6 +150,7 @@ JIT_ROWS: dict[str, Callable[[], None]] = {
     "returns tensors, or": returns_containers,
     "updates tensors in place": updates_in_place,
     "returns a tensor that a gradient": returns_without_a_graph,
+    "calls `backward` through an argument": passes_gradients_through_an_argument,
     "draws random numbers": draws_random_numbers,
     "takes numbers": takes_values,
     "has other side effects in Python": has_effects,

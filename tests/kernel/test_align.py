@@ -52,6 +52,7 @@ def test_nothing_is_stored_beside_a_row() -> None:
         ("elementwise", (Opt(ALIGN, 1, 1),), "is less than 2"),
         ("elementwise", (Opt(UPCAST, 1, 5), Opt(ALIGN, 2, 8)), "axis 2 is UPCAST"),
         ("elementwise", (Opt(UPCAST, 0, 3), Opt(OptOps.STAGE, 1, 1), Opt(ALIGN, 1, 4)), "an effect"),
+        ("elementwise", (Opt(OptOps.BLOCK, 1, 3), Opt(ALIGN, 2, 4)), "blocks that overlap"),
     ],
 )
 def test_why_it_is_refused(name: str, opts: tuple[Opt, ...], reason: str) -> None:

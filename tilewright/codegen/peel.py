@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from tilewright.base.target import Target
 from tilewright.codegen.linearise import is_loop
+from tilewright.codegen.separate_loops import separate_loops
 from tilewright.graph.ops import Ops
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, index_const
@@ -47,11 +48,14 @@ def peel_reductions(sink: UOp, target: Target) -> UOp:
             return node.with_src(src)
         shorter = axis.replace(src=(index_const(size_of(axis) - 1),))
         others = tuple(each for each in src[1:] if each is not axis)
-        first = node.with_src((simplify(substitute(src[0], {axis: shorter})), shorter, *others))
+        value = simplify(substitute(src[0], {axis: shorter}))
+        first = node.with_src((value, shorter, *others))
+        first = first if shorter in value.ranges else simplify(first)
         last = simplify(substitute(src[0], {axis: index_const(size_of(axis) - 1)}))
         return UOp(node.arg, node.dtype, (first, node.with_src((last, *others)) if others else last))
 
-    return map_graph(sink, visit, nodes)
+    # What is left may depend on fewer of the output loops than other reductions over the same loop.
+    return separate_loops(map_graph(sink, visit, nodes))
 
 
 def is_peeled(axis: UOp) -> bool:

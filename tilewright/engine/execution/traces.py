@@ -23,11 +23,12 @@ MAX_WAIT_SECONDS = 10.0
 
 class Trace:
     """A call that a thread traces. `pending` are the updates that it has assigned and not computed; `record` is called
-    with each execution."""
+    with each execution; `graphs` are the nodes of arguments that were computed from parameters."""
 
-    def __init__(self, spoil: Callable[[str], None], record: Callable[[Any], None]) -> None:
+    def __init__(self, spoil: Callable[[str], None], record: Callable[[Any], None], graphs: tuple[UOp, ...]) -> None:
         self.spoil = spoil
         self.record = record
+        self.graphs = graphs
         self.pending: weakref.WeakSet[UOp] = weakref.WeakSet()
         self.is_given_up = False  # others need not wait for it
 
@@ -45,11 +46,13 @@ _ended = threading.Condition()
 
 
 @contextmanager
-def tracing(spoil: Callable[[str], None], record: Callable[[Any], None]) -> Iterator[Trace]:
+def tracing(
+    spoil: Callable[[str], None], record: Callable[[Any], None], graphs: tuple[UOp, ...] = ()
+) -> Iterator[Trace]:
     """A context in which this thread traces a call; `spoil` is called with the reason not to use its record."""
     thread = get_ident()
     outer = traces.get(thread)
-    trace = Trace(spoil, record)
+    trace = Trace(spoil, record, graphs)
     try:
         traces[thread] = trace
         yield trace
@@ -64,11 +67,16 @@ def tracing(spoil: Callable[[str], None], record: Callable[[Any], None]) -> Iter
 
 def record_run(execution: Any) -> bool:
     """Gives the execution to the trace of this thread; False where there is none."""
-    trace = traces.get(get_ident()) if traces else None
+    trace = own_trace()
     if trace is None:
         return False
     trace.record(execution)
     return True
+
+
+def own_trace() -> Trace | None:
+    """The call that this thread traces."""
+    return traces.get(get_ident()) if traces else None
 
 
 def is_traced() -> bool:
@@ -78,7 +86,7 @@ def is_traced() -> bool:
 
 def note_update(node: UOp) -> None:
     """Called when this thread has assigned to a tensor, which then has this node."""
-    trace = traces.get(get_ident()) if traces else None
+    trace = own_trace()
     if trace is not None:
         trace.pending.add(stored_root(node))
 

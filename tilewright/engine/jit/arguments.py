@@ -187,7 +187,7 @@ def bind_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound | None:
                     continue
             shape = node._shape or node.shape
         buffers.append(memory)
-        facts.append((shape, memory.dtype, memory.device, tensor._requires_grad))
+        facts.append((shape, memory.dtype, memory.device, tensor._requires_grad and (tensor._is_parameter or None)))
     if len(buffers) > 1 and len(set(buffers)) < len(buffers):
         holders = [id(tensor) for tensor in tensors]
         # One tensor that is given twice is updated by both arguments; two tensors in one memory are not.
@@ -207,7 +207,10 @@ def _have_symbolic_shapes(facts: Sequence[Any]) -> bool:
 
 
 def _facts(tensor: Any) -> tuple[object, ...]:
-    return tensor.uop.shape, tensor.uop.dtype, tensor.device, tensor.requires_grad
+    """What a replay assumes of a tensor. The last is whether gradients go to it: None where they go through it, to what
+    it was computed from."""
+    gradient = tensor._requires_grad and (tensor._is_parameter or None)
+    return tensor.uop.shape, tensor.uop.dtype, tensor.device, gradient
 
 
 def owners_of(tensors: Sequence[Any]) -> list[Any]:

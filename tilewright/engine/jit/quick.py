@@ -180,8 +180,10 @@ def _bind_arguments(source: Source, kinds: list[Any], facts: Any, with_gradient:
         )
         source.refuse_unless(
             f"{s} == {name(shape)} and {b}.dtype is {name(dtype)} and {b}.device == {name(device)} "
-            f"and {a}._requires_grad is {requires_grad}"
+            f"and {a}._requires_grad is {requires_grad is not False}"
         )
+        if requires_grad is not False:
+            source.refuse_unless(f"{a}._is_parameter is {requires_grad is True}")
         if with_gradient is not None:
             source.refuse_unless(f"({a}.grad is not None) is {with_gradient[position]}")
         position += 1

@@ -148,7 +148,8 @@ class Tracer:
         record = self.record
         given = leaves_in((args, kwargs))
         observed: Observation | None = None
-        with live.births() as born, tracing(record.spoil, self._execution) as trace:
+        graphs = tuple(tensor.uop for tensor in self.tensors if tensor._requires_grad and not tensor._is_parameter)
+        with live.births() as born, tracing(record.spoil, self._execution, graphs) as trace:
             host_access.listener, host_access.made = record.spoil, self.created
             size_access.listener, size_access.given = record.spoil, frozenset(self.values)
             size_access.open = self.is_open

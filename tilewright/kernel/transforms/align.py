@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.graph.affine import affine
-from tilewright.graph.ops import AxisType
+from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import OptOps
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, index_const
-from tilewright.graph.walk import exchange_axis, size_of
+from tilewright.graph.walk import exchange_axis, size_of, toposort
 from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.axes import KernelView, is_counted, make_range, stride
 from tilewright.kernel.transforms.common import Transform
@@ -36,6 +36,8 @@ def check_align(view: KernelView, axis: UOp, multiple: int) -> str | None:
     shifts = {shift_of(store, axis, multiple) for store in stores}
     if len(shifts) > 1:
         return f"ALIGN: the stores along axis {position} begin at different positions"
+    if any(node.op is Ops.MIN for shift in shifts for node in toposort(shift)):
+        return f"ALIGN: the rows of axis {position} are blocks that overlap"
     if shifts == {index_const(0)}:
         return f"ALIGN {multiple}: every row of axis {position} begins at a multiple already"
     return None

@@ -282,6 +282,16 @@ class TensorBase:
         shape = broadcast_shape(operation, self.shape, operand.shape)
         return fit(self.uop, dtype, shape), fit(operand.uop, dtype, shape), (operand,)
 
+    def _promoted_real(self, operation: str, other: object) -> tuple[UOp, UOp, tuple[TensorBase, ...]]:
+        """As `_promoted`, in a float type: integers and bools as the default one. A number need not be one that an
+        integer tensor could hold."""
+        operand = self._operand(operation, other)
+        if not isinstance(operand, TensorBase):
+            return self._as_float()._promoted(operation, operand)
+        left, right, others = self._promoted(operation, operand)
+        real = left.dtype if left.dtype.is_float else dtypes.default_float
+        return build.cast(left, real), build.cast(right, real), others
+
     def _as_float(self) -> Self:
         """Integers and bools as the default float type, as functions of real numbers want them."""
         return self if self.dtype.is_float else self._new(build.cast(self.uop, dtypes.default_float))

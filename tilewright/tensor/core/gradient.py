@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar, cast
 
 from tilewright.base.errors import DTypeError, ShapeError, UnsupportedError
-from tilewright.engine.execution.traces import is_traced
+from tilewright.engine.execution.traces import is_traced, own_trace
 from tilewright.engine.memory import live
 from tilewright.graph import build, marks
 from tilewright.graph.ops import Ops
@@ -229,6 +229,9 @@ class Flow:
         self.sizes: dict[UOp, int] = {}  # of what gradients are made from, for sums of them
         self.order = self._ordered(is_wanted)
         self.carries = self._carriers()
+        trace = own_trace()
+        if trace is not None and any(self._passes(_moved_from(node)[-1]) for node in trace.graphs):
+            trace.spoil("it passes gradients through an argument, to what that was computed from")
 
     def _sources(self, node: UOp) -> tuple[UOp, ...]:
         """The sources that a gradient could reach."""
@@ -265,6 +268,12 @@ class Flow:
             if node in self.wanted or not carriers.isdisjoint(self._sources(node)):
                 carriers.add(node)
         return carriers
+
+    def _passes(self, node: UOp) -> bool:
+        """Whether the gradient goes on below a node; one that it stops at is a parameter."""
+        if self.stops and node in self.wanted:
+            return True
+        return node in self.carries and not self.carries.isdisjoint(self._sources(node))
 
     def propagate(self, upstream: UOp) -> dict[UOp, UOp]:
         """The gradient of each wanted node."""

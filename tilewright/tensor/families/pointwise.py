@@ -25,7 +25,7 @@ class PointwiseMixin(ActivationMixin):
 
     def _function_of_two(self, name: str, other: Self | Scalar, function: Callable[[UOp, UOp], UOp]) -> Self:
         """A function of two real numbers, computed at least in float32 and rounded once."""
-        left, right, others = self._as_float()._promoted(name, other)
+        left, right, others = self._promoted_real(name, other)
         shape = left.shape or right.shape
         wide = left.dtype if left.dtype.bits >= 32 else dtypes.float32
         result = function(build.broadcast_to(build.cast(left, wide), shape), build.cast(right, wide))
@@ -63,7 +63,8 @@ class PointwiseMixin(ActivationMixin):
             error = distance * (found.square().exp() * (math.sqrt(math.pi) / 2))
             found = found - error / (1 + found * error)
         edge = (size.detach() > 1).where(math.nan, size.detach() * math.inf)
-        return (is_inside.where(found, edge) * sign).cast(self._as_float().dtype)
+        value = is_inside.where(found, edge) * sign
+        return self._new(marks.with_slopes(value.uop, _erfinv_slopes, wide.uop)).cast(self._as_float().dtype)
 
     def lgamma(self) -> Self:
         """log|gamma(x)|: log((n - 1)!) of a whole number n."""
@@ -309,6 +310,10 @@ _FAR_Q = (
 )
 
 
+def _erfinv_slopes(y: UOp, _: UOp) -> tuple[UOp]:
+    return (functions.exp(y * y) * (math.sqrt(math.pi) / 2),)
+
+
 def sinc(x: UOp) -> UOp:
     is_small = functions.absolute(x) < 1e-2
     turn = is_small.where(x.const_like(1.0), x) * math.pi
@@ -329,7 +334,19 @@ def atan2(y: UOp, x: UOp) -> UOp:
     angle = is_steep.where(math.pi / 2 - angle, angle)
     angle = functions.sign_bit(x).where(math.pi - angle, angle)
     angle = functions.sign_bit(y).where(-angle, angle)
-    return (x.ne(x) | y.ne(y)).where(x.const_like(math.nan), angle)
+    angle = (x.ne(x) | y.ne(y)).where(x.const_like(math.nan), angle)
+    return marks.with_slopes(angle, _atan2_slopes, y, x)
+
+
+def _atan2_slopes(_: UOp, y: UOp, x: UOp) -> tuple[UOp, UOp]:
+    """x / (x^2 + y^2) and -y / (x^2 + y^2) without overflow, 0 at the origin and at infinity."""
+    scale = marks.detach(functions.absolute(x).maximum(functions.absolute(y)))
+    is_plain = (scale > 0) & (scale < math.inf)
+    safe = is_plain.where(scale, 1.0)
+    across, up = x / safe, y / safe
+    square = (across * across + up * up) * safe
+    other = scale.ne(scale).where(scale, 0.0)
+    return is_plain.where(across / square, other), is_plain.where(-up / square, other)
 
 
 def hypot(x: UOp, y: UOp) -> UOp:

@@ -9,7 +9,7 @@ from typing import Self
 
 from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.base.errors import DTypeError, IndexingError, ShapeError
-from tilewright.graph import build
+from tilewright.graph import build, marks
 from tilewright.graph.gradients.gather import flat_number, stored_if_large
 from tilewright.graph.ops import Ops, reduce_identity
 from tilewright.graph.spec import Op
@@ -195,7 +195,12 @@ def _with_own(op: Op, combined: UOp, own: UOp) -> UOp:
     whole = build.alu(op, own, combined)
     if op is not Ops.ADD or not own.dtype.is_float:
         return whole
-    return build.where(build.alu(Ops.CMPEQ, combined, build.const(combined.dtype, 0)), own, whole)
+    kept = build.where(build.alu(Ops.CMPEQ, combined, build.const(combined.dtype, 0)), own, whole)
+    return marks.with_slopes(kept, _sum_slopes, own, combined)
+
+
+def _sum_slopes(_: UOp, own: UOp, combined: UOp) -> tuple[UOp, UOp]:
+    return own.const_like(1.0), combined.const_like(1.0)
 
 
 def _divided(total: UOp, count: UOp) -> UOp:

@@ -115,13 +115,12 @@ class ArithmeticMixin(StorageMixin):
         """Division; integers give floats. `rounding_mode` "trunc" and "floor" keep the dtype."""
         if rounding_mode not in (None, "trunc", "floor"):
             raise DTypeError("div", f"rounding_mode {rounding_mode!r}", 'give None, "trunc" or "floor"')
-        left, right, others = self._promoted("div", x)
+        promoted = self._promoted_real if rounding_mode is None else self._promoted
+        left, right, others = promoted("div", x)
         if reverse:
             left, right = right, left
         dtype = left.dtype
-        if dtype.is_float or rounding_mode is None:
-            real = dtype if dtype.is_float else dtypes.default_float
-            left, right = build.cast(left, real), build.cast(right, real)
+        if dtype.is_float:
             if rounding_mode == "floor":
                 return self._new(remainders.floor_quotient(left, right), *others)
             quotient = self._new(build.alu(Ops.FDIV, left, right), *others)
@@ -162,11 +161,20 @@ class ArithmeticMixin(StorageMixin):
 
     def maximum(self, x: Self | Scalar) -> Self:
         """The elementwise maximum; where both are equal, each gets half of the gradient."""
+        if self._is_below_unsigned(x):
+            return self
         return self._binary(Ops.MAX, x, name="maximum")
 
     def minimum(self, x: Self | Scalar) -> Self:
         """The elementwise minimum; where both are equal, each gets half of the gradient."""
+        if self._is_below_unsigned(x):
+            message = f"{self.dtype.name} cannot hold {x}, it has {self.dtype.min}..{self.dtype.max}"
+            raise DTypeError("minimum", message, "cast the tensor to a signed dtype")
         return self._binary(Ops.MIN, x, name="minimum")
+
+    def _is_below_unsigned(self, x: object) -> bool:
+        """Whether an operand is a negative number, which other operations on unsigned integers take for its bits."""
+        return self.dtype.is_unsigned and isinstance(x, int) and x < 0
 
     def trunc(self) -> Self:
         """Rounded towards zero."""

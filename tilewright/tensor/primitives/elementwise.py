@@ -68,11 +68,10 @@ class ElementwiseMixin(ArithmeticMixin):
 
     def copysign(self, other: Self | Scalar) -> Self:
         """This magnitude with the other's sign; -0.0 is negative."""
-        left, right, others = self._promoted("copysign", other)
+        left, right, others = self._promoted_real("copysign", other)
         shape = left.shape or right.shape
-        real = left.dtype if left.dtype.is_float else dtypes.default_float
-        size = functions.absolute(build.cast(left, real))
-        negative = functions.sign_bit(build.cast(right, real))
+        size = functions.absolute(left)
+        negative = functions.sign_bit(right)
         return self._new(build.broadcast_to(negative.where(-size, size), shape), *others)
 
     def round(self) -> Self:

@@ -56,6 +56,8 @@ class AttentionMixin(RandomMixin, ProductsMixin):
         """softmax(q @ k.T / sqrt(d) + mask) @ v; a bool mask keeps scores where it is true."""
         name = "scaled_dot_product_attention"
         check_devices(name, self, key, value, *(() if attn_mask is None else (attn_mask,)))
+        if min(self.ndim, key.ndim, value.ndim) < 2:
+            raise ShapeError(name, f"shapes {self.shape}, {key.shape}, {value.shape}", "give (..., time, features)")
         if is_causal and attn_mask is not None:
             raise ShapeError(name, "is_causal with a mask", "give one of the two")
         if enable_gqa:
