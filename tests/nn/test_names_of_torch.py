@@ -133,11 +133,20 @@ def test_batch_norm_beside_torch(training: bool) -> None:
         np.testing.assert_allclose(own.numpy(), other.numpy(), atol=1e-5)
 
 
+DECOUPLED = {"weight_decay": 0.1, "decoupled_weight_decay": True, "betas": (0.8, 0.9)}
+OPTIMISERS: list[tuple[str, dict[str, Any]]] = [
+    *((name, settings) for name in ("NAdam", "RAdam") for settings in ({}, {"weight_decay": 0.1}, DECOUPLED)),
+    *((name, settings) for name in ("Adadelta", "Adamax", "ASGD") for settings in ({}, {"weight_decay": 0.1})),
+    ("Adadelta", {"lr": 0.5, "rho": 0.8, "eps": 1e-3}),
+    ("Adamax", {"lr": 0.1, "betas": (0.8, 0.9)}),
+    ("ASGD", {"lr": 0.1, "lambd": 0.5, "alpha": 0.5, "t0": 3}),
+    ("Rprop", {}),
+    ("Rprop", {"lr": 0.1, "etas": (0.3, 2.0), "step_sizes": (0.05, 0.3)}),
+]
+
+
 @pytest.mark.torch
-@pytest.mark.parametrize("name", ["NAdam", "RAdam"])
-@pytest.mark.parametrize(
-    "settings", [{}, {"weight_decay": 0.1}, {"weight_decay": 0.1, "decoupled_weight_decay": True, "betas": (0.8, 0.9)}]
-)
+@pytest.mark.parametrize(("name", "settings"), OPTIMISERS)
 def test_optimisers_beside_torch(name: str, settings: dict[str, Any]) -> None:
     import torch
 
@@ -153,6 +162,40 @@ def test_optimisers_beside_torch(name: str, settings: dict[str, Any]) -> None:
         own.step()
         other.step()
     np.testing.assert_allclose(ours.numpy(), theirs.detach().numpy(), atol=1e-5)
+    if name == "ASGD":
+        np.testing.assert_allclose(own.ax[0].numpy(), other.state[theirs]["ax"].numpy(), atol=1e-5)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("mode", ["triangular", "triangular2", "exp_range"])
+def test_cycles_of_rates_beside_torch(mode: str) -> None:
+    import torch
+
+    settings: dict[str, Any] = {"base_lr": 0.1, "max_lr": 0.7, "step_size_up": 3, "step_size_down": 2, "mode": mode}
+    ours = nn.optim.CyclicLR(nn.optim.SGD([Tensor([1.0])], lr=0.5), **settings, gamma=0.9)
+    optimiser = torch.optim.SGD([torch.tensor([1.0], requires_grad=True)], lr=0.5)
+    theirs = torch.optim.lr_scheduler.CyclicLR(optimiser, **settings, gamma=0.9, cycle_momentum=False)
+    for _ in range(13):
+        assert ours.get_last_lr() == pytest.approx(theirs.get_last_lr(), rel=1e-5)
+        optimiser.step()
+        ours.step()
+        theirs.step()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("axes", "settings"), [(1, (3,)), (2, (2,)), (2, ((2, 3), (2, 1), (1, 0))), (3, (2, 2))])
+def test_what_a_pool_took_is_put_back_as_in_torch(axes: int, settings: tuple[Any, ...]) -> None:
+    import torch
+
+    x = numbers(2, 3, 6, 6, 4)[..., *[0] * (3 - axes)]
+    results: list[Any] = []
+    for own, make in ((nn, Tensor), (torch.nn, torch.tensor)):
+        pool = getattr(own, f"MaxPool{axes}d")(*settings, return_indices=True)
+        unpool = getattr(own, f"MaxUnpool{axes}d")(*settings)
+        values, indices = pool(make(x))
+        results.append([unpool(values, indices).numpy(), unpool(values, indices, x.shape).numpy()])
+    for found, wanted in zip(*results, strict=True):
+        np.testing.assert_array_equal(found, wanted)
 
 
 @pytest.mark.torch

@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     import tilewright.nn.init as init
     import tilewright.nn.optim as optim
     import tilewright.nn.state as state
-    from tilewright.nn import alignment, embeddings, functions, layers, normalisation, recurrent, transformer
+    from tilewright.nn import alignment, embeddings, functions, layers, normalisation, pools, recurrent, transformer
     from tilewright.nn.alignment import *  # noqa: F403
     from tilewright.nn.embeddings import *  # noqa: F403
     from tilewright.nn.functions import *  # noqa: F403
     from tilewright.nn.layers import *  # noqa: F403
     from tilewright.nn.module import Module, Parameter
     from tilewright.nn.normalisation import *  # noqa: F403
+    from tilewright.nn.pools import *  # noqa: F403
     from tilewright.nn.recurrent import *  # noqa: F403
     from tilewright.nn.transformer import *  # noqa: F403
 
@@ -28,11 +29,12 @@ if TYPE_CHECKING:
     __all__ += functions.__all__
     __all__ += layers.__all__
     __all__ += normalisation.__all__
+    __all__ += pools.__all__
     __all__ += recurrent.__all__
     __all__ += transformer.__all__
 
 _MODULES = ("datasets", "functional", "init", "optim", "state")
-_LAYERS = ("alignment", "embeddings", "functions", "layers", "normalisation", "recurrent", "transformer")
+_LAYERS = ("alignment", "embeddings", "functions", "layers", "normalisation", "pools", "recurrent", "transformer")
 _OTHERS = {"Module": "module", "Parameter": "module"}
 
 

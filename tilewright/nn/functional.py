@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import DTypeError, ShapeError, UnsupportedError
 from tilewright.nn.alignment import ctc_loss
 from tilewright.nn.embeddings import embedding, embedding_bag
-from tilewright.nn.layers import per_axis
+from tilewright.nn.layers import Sizes, per_axis
 from tilewright.nn.normalisation import batch_norm, group_norm, layer_norm, rms_norm
 from tilewright.tensor.tensor import Tensor
 
@@ -29,6 +29,12 @@ __all__ = [
     "interpolate",
     "layer_norm",
     "linear",
+    "lp_pool1d",
+    "lp_pool2d",
+    "lp_pool3d",
+    "max_unpool1d",
+    "max_unpool2d",
+    "max_unpool3d",
 ]
 __all__ += ["gumbel_softmax", "instance_norm", "one_hot", "rms_norm", "unfold"]
 _PLAIN = ("hardsigmoid", "hardswish", "logsigmoid", "mish", "relu", "relu6", "selu", "sigmoid", "silu", "tanh")
@@ -68,7 +74,6 @@ _ARGUMENTS = {
     "leaky_relu": "negative_slope:neg_slope",
     "margin_ranking_loss": "input2:other target margin reduction",
     "max_pool2d": f"{_MAXIMUM} return_indices",
-    "max_unpool2d": "indices kernel_size stride padding output_size",
     "nll_loss": _CLASSES,
     "normalize": "p dim eps",
     "pad": "pad:padding mode value",
@@ -129,6 +134,44 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     del inplace
     with Tensor.train(training):
         return input.dropout(p)
+
+
+def _lp_pool(axes: int) -> Callable[..., Tensor]:
+    def function(
+        input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
+    ) -> Tensor:
+        """The norm of each window: the sum of its elements to the power `norm_type`, to the power 1 / `norm_type`."""
+        kernel = per_axis(function.__name__, "kernel_size", kernel_size, axes)
+        if math.isinf(norm_type):
+            sign = math.copysign(1, norm_type)
+            return cast(Tensor, (input.abs() * sign).max_pool2d(kernel, stride, ceil_mode=ceil_mode)) * sign
+        mean = input.pow(norm_type).avg_pool2d(kernel, stride, ceil_mode=ceil_mode)
+        return (mean * math.prod(kernel)).pow(1 / norm_type)
+
+    function.__name__ = function.__qualname__ = f"lp_pool{axes}d"
+    return function
+
+
+def _max_unpool(axes: int) -> Callable[..., Tensor]:
+    def function(
+        input: Tensor,
+        indices: Tensor,
+        kernel_size: Sizes,
+        stride: Sizes | None = None,
+        padding: Sizes = 0,
+        output_size: Sequence[int] | None = None,
+    ) -> Tensor:
+        """The elements put where a pool with `return_indices` found them, with zeros elsewhere."""
+        kernel = per_axis(function.__name__, "kernel_size", kernel_size, axes)
+        space = None if output_size is None else tuple(output_size)
+        return input.max_unpool2d(indices, kernel, stride, 1, padding, space)
+
+    function.__name__ = function.__qualname__ = f"max_unpool{axes}d"
+    return function
+
+
+lp_pool1d, lp_pool2d, lp_pool3d = (_lp_pool(axes) for axes in (1, 2, 3))
+max_unpool1d, max_unpool2d, max_unpool3d = (_max_unpool(axes) for axes in (1, 2, 3))
 
 
 def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:

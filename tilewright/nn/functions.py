@@ -22,9 +22,6 @@ __all__: list[str] = [
     "AdaptiveMaxPool1d",
     "AdaptiveMaxPool2d",
     "AdaptiveMaxPool3d",
-    "AvgPool1d",
-    "AvgPool2d",
-    "AvgPool3d",
     "BCELoss",
     "BCEWithLogitsLoss",
     "ChannelShuffle",
@@ -58,9 +55,6 @@ __all__: list[str] = [
     "LogSoftmax",
     "MSELoss",
     "MarginRankingLoss",
-    "MaxPool1d",
-    "MaxPool2d",
-    "MaxPool3d",
     "Mish",
     "NLLLoss",
     "PairwiseDistance",
@@ -231,43 +225,10 @@ AdaptiveAvgPool3d = _layer("AdaptiveAvgPool3d", "adaptive_avg_pool3d")
 AdaptiveMaxPool1d = _layer("AdaptiveMaxPool1d", "adaptive_max_pool1d")
 AdaptiveMaxPool2d = _layer("AdaptiveMaxPool2d", "adaptive_max_pool2d")
 AdaptiveMaxPool3d = _layer("AdaptiveMaxPool3d", "adaptive_max_pool3d")
-AvgPool1d = _layer("AvgPool1d", "avg_pool1d")
-AvgPool3d = _layer("AvgPool3d", "avg_pool3d")
 ChannelShuffle = _layer("ChannelShuffle", "channel_shuffle")
 PixelShuffle = _layer("PixelShuffle", "pixel_shuffle")
 PixelUnshuffle = _layer("PixelUnshuffle", "pixel_unshuffle")
 Unflatten = _layer("Unflatten", "unflatten")
-
-
-class MaxPool2d(Function):
-    """The maximum of each window; with `return_indices`, also its flat position in space."""
-
-    method = "max_pool2d"
-    axes = 2
-
-    def __init__(
-        self,
-        kernel_size: Sizes,
-        stride: Sizes | None = None,
-        padding: Sizes = 0,
-        dilation: Sizes = 1,
-        return_indices: bool = False,
-        ceil_mode: bool = False,
-    ) -> None:
-        kernel = per_axis(type(self).__name__, "kernel_size", kernel_size, self.axes)
-        super().__init__(kernel, stride, dilation, padding, ceil_mode, return_indices)
-
-
-class MaxPool1d(MaxPool2d):
-    """`MaxPool2d` over one axis."""
-
-    axes = 1
-
-
-class MaxPool3d(MaxPool2d):
-    """`MaxPool2d` over three axes."""
-
-    axes = 3
 
 
 class Unfold:
@@ -290,22 +251,6 @@ class Fold:
 
     def __call__(self, x: Tensor) -> Tensor:
         return fold(x, *self.settings)
-
-
-class AvgPool2d(Function):
-    """The mean of each window."""
-
-    method = "avg_pool2d"
-
-    def __init__(
-        self,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-    ) -> None:
-        super().__init__(kernel_size, stride, 1, padding, ceil_mode, count_include_pad)
 
 
 class Upsample(Function):

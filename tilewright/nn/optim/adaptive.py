@@ -1,6 +1,6 @@
-"""Optimisers with two moments. In: parameters. Out: Adam, AdamW, NAdam and RAdam with the results of torch's, and LAMB.
-1 - b^t, the correction of moments that started at 0, is itself state: c' = c*b + (1 - b). That is accurate to rounding
-from the first step on; 1 - 0.999 in float32 is not."""
+"""Optimisers with two moments. In: parameters. Out: Adam, AdamW, Adamax, NAdam and RAdam with the results of torch's;
+LAMB. 1 - b^t, the correction of moments that started at 0, is itself state: c' = c*b + (1 - b). That is accurate to
+rounding from the first step on; 1 - 0.999 in float32 is not."""
 
 from __future__ import annotations
 
@@ -51,13 +51,17 @@ class LAMB(Optimizer):
     def _new_value(self, index: int, value: Tensor, grad: Tensor, rate: Tensor) -> tuple[Tensor, list[Update]]:
         average, average_square = self.exp_avg[index], self.exp_avg_sq[index]
         first = average + (grad - average) * (1 - self.b1)
-        second = average_square * self.b2 + grad.square() * (1 - self.b2)
+        second = self._second(average_square, grad)
         direction = self._direction(grad, first, second)
         if self.weight_decay:
             direction = direction + value * self.weight_decay
         if not self.adam:
             direction = direction * self._trust(value, direction)
         return value - direction * rate, [(average, first), (average_square, second)]
+
+    def _second(self, average_square: Tensor, grad: Tensor) -> Tensor:
+        """The next second moment."""
+        return average_square * self.b2 + grad.square() * (1 - self.b2)
 
     def _direction(self, grad: Tensor, first: Tensor, second: Tensor) -> Tensor:
         """What the learning rate multiplies, from the gradient and its moments."""
@@ -112,6 +116,28 @@ class AdamW(LAMB):
         betas: tuple[float, float] | None = None,
     ) -> None:
         super().__init__(params, lr, b1, b2, eps, weight_decay, adam=True, betas=betas)
+
+
+class Adamax(Adam):
+    """Adam with the largest recent gradient, which decays by `b2` at each step, in place of the root of the average of
+    squares."""
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float | Tensor = 0.002,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-08,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, lr, eps=eps, weight_decay=weight_decay, betas=betas)
+
+    def _second(self, largest: Tensor, grad: Tensor) -> Tensor:
+        return (largest * self.b2).maximum(grad.abs() + self.eps)
+
+    def _direction(self, grad: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        (correction1,) = self._shared(grad, self.correction1)
+        return first / correction1 / second
 
 
 class NAdam(Adam):

@@ -192,6 +192,44 @@ class OneCycleLR(LRScheduler):
         return found
 
 
+class CyclicLR(LRScheduler):
+    """From `base_lr` up to `max_lr` in `step_size_up` steps and down again, over and over. With "triangular2" each
+    cycle rises half as far as the one before, with "exp_range" by `gamma` to the number of steps. Momentum does not
+    change."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        base_lr: float,
+        max_lr: float,
+        step_size_up: int = 2000,
+        step_size_down: int | None = None,
+        mode: str = "triangular",
+        gamma: float = 1.0,
+    ) -> None:
+        _check_count("CyclicLR", "step_size_up", step_size_up)
+        _check_count("CyclicLR", "step_size_down", 1 if step_size_down is None else step_size_down)
+        if mode not in ("triangular", "triangular2", "exp_range"):
+            raise ShapeError("CyclicLR", f"mode={mode!r}", "give 'triangular', 'triangular2' or 'exp_range'")
+        self.base_lr = base_lr
+        self.max_lr = max_lr
+        self.up = step_size_up
+        self.down = step_size_up if step_size_down is None else step_size_down
+        self.mode = mode
+        self.gamma = gamma
+        super().__init__(optimizer)
+
+    def rate(self, count: Tensor, base: Tensor) -> Tensor:
+        cycle = ((count + 0.5) / (self.up + self.down)).floor()  # half a step as in StepLR
+        position = count - cycle * (self.up + self.down)
+        height = (position / self.up).minimum((self.up + self.down - position) / self.down)
+        if self.mode == "triangular2":
+            height = height * _power(0.5, cycle)
+        elif self.mode == "exp_range":
+            height = height * _power(self.gamma, count)
+        return height * (self.max_lr - self.base_lr) + self.base_lr
+
+
 class SequentialLR(LRScheduler):
     """One schedule after another: `schedulers[i]` is used until step `milestones[i]`, and each counts from 0. Make them
     with the same optimiser, and step only this one."""

@@ -1,5 +1,5 @@
-"""Optimisers that divide a gradient by the root of its accumulated squares. In: parameters. Out: RMSprop and Adagrad
-with the results of torch's: the squares are a moving average, or a sum."""
+"""Optimisers that divide a gradient by the root of its accumulated squares. In: parameters. Out: RMSprop,
+Adadelta and Adagrad with the results of torch's: the squares are a moving average, or a sum."""
 
 from __future__ import annotations
 
@@ -48,6 +48,38 @@ class RMSprop(Optimizer):
             update = self.momentum_buffer[index] * self.momentum + update
             updates.append((self.momentum_buffer[index], update))
         return value - update * rate, updates
+
+
+class Adadelta(Optimizer):
+    """The gradient times the root of a moving average of squared steps, over that of squared gradients: steps have the
+    unit of the parameter, and the rate is mostly 1."""
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float | Tensor = 1.0,
+        rho: float = 0.9,
+        eps: float = 1e-06,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, lr)
+        self._check_number("rho", rho, below=1)
+        self._check_number("eps", eps)
+        self._check_number("weight_decay", weight_decay)
+        self.rho = rho
+        self.eps = eps
+        self.weight_decay = weight_decay
+        self.square_avg = self._zeros()
+        self.acc_delta = self._zeros()
+        self._start(*self.square_avg, *self.acc_delta)
+
+    def _new_value(self, index: int, value: Tensor, grad: Tensor, rate: Tensor) -> tuple[Tensor, list[Update]]:
+        grad = grad + value * self.weight_decay if self.weight_decay else grad
+        squares, steps = self.square_avg[index], self.acc_delta[index]
+        square = squares * self.rho + grad.square() * (1 - self.rho)
+        delta = (steps + self.eps).sqrt() / (square + self.eps).sqrt() * grad
+        updates = [(squares, square), (steps, steps * self.rho + delta.square() * (1 - self.rho))]
+        return value - delta * rate, updates
 
 
 class Adagrad(Optimizer):
