@@ -176,12 +176,13 @@ def test_cast_saturates(dtype: DType, target: DType) -> None:
     assert decompose(x.cast(target), native) is x.cast(target)
 
 
+@pytest.mark.parametrize("op", [Ops.TRUNC, Ops.ROUND], ids=lambda op: op.name)
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64, dtypes.float16], ids=lambda d: d.name)
-def test_truncation(dtype: DType) -> None:
+def test_whole_numbers(dtype: DType, op: Op) -> None:
     with np.errstate(over="ignore"):
-        numbers = np.array(FLOATS).astype(numpy_dtype(dtype))
+        numbers = np.array([*FLOATS, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, -0.25, 8388607.5]).astype(numpy_dtype(dtype))
     x = parameter(dtype, numbers.size)
-    check_same(x.alu(Ops.TRUNC), Target("t", native_ops=frozenset({"SATURATING_CAST"})), {x: numbers})
+    check_same(x.alu(op), Target("t", native_ops=frozenset({"SATURATING_CAST"})), {x: numbers})
 
 
 def test_threefry() -> None:

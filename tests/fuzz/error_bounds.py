@@ -314,6 +314,7 @@ _INTERVAL_RULES: dict[Op, IntervalRule] = {
     Ops.NEG: _monotone(operator.neg, is_rounded=False, is_falling=True),
     Ops.SQRT: _monotone(np.sqrt, is_rounded=True),
     Ops.TRUNC: _monotone(np.trunc, is_rounded=False),
+    Ops.ROUND: _monotone(np.rint, is_rounded=False),
     Ops.CMPLT: _compare,
     Ops.CMPEQ: _compare,
     Ops.CMPNE: _compare,

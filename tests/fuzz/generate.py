@@ -35,7 +35,7 @@ MAX_STEPS = 20
 # Stand-ins for devices in the argument of a COPY: where the case runs, and any other place.
 HOME, AWAY = "HOME", "AWAY"
 
-_FLOAT_UNARY = (Ops.NEG, Ops.SQRT, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TRUNC)
+_FLOAT_UNARY = (Ops.NEG, Ops.SQRT, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TRUNC, Ops.ROUND)
 _FLOAT_BINARY = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV, Ops.MAX, Ops.MIN)
 _INT_BINARY = (
     *(Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.MIN),

@@ -21,7 +21,7 @@ from tilewright.graph.uop import UOp, const, index_const
 
 # What CHECK computes depends on its argument: tests/issues/test_index_range.py has it.
 VALUE_OPS = [op for op in ALL_OPS if op.value is not None and op is not Ops.CHECK]
-FLOAT_ONLY = {Ops.SQRT, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TRUNC, Ops.FDIV}
+FLOAT_ONLY = {Ops.SQRT, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TRUNC, Ops.ROUND, Ops.FDIV}
 INTEGER_ONLY = {Ops.IDIV, Ops.MOD, Ops.SHL, Ops.SHR}
 BITS_ONLY = {Ops.AND, Ops.OR, Ops.XOR}
 

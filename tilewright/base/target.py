@@ -12,8 +12,8 @@ from tilewright.base.records import NamedTuple, record, replace
 ALL_DTYPES = frozenset(dtypes.all)
 # Ops that every instruction set has; others are decomposed unless the target names them.
 BASIC_OPS = frozenset(
-    ("NEG", "SQRT", "TRUNC", "ADD", "SUB", "MUL", "FDIV", "MAX", "MIN", "AND", "OR", "XOR", "CMPLT", "CMPEQ", "CMPNE")
-    + ("WHERE", "CAST", "BITCAST")
+    ("NEG", "SQRT", "TRUNC", "ROUND", "ADD", "SUB", "MUL", "FDIV", "MAX", "MIN", "AND", "OR", "XOR", "CMPLT", "CMPEQ")
+    + ("CMPNE", "WHERE", "CAST", "BITCAST")
 )
 # Dtypes that codegen emulates where a target has no arithmetic for them.
 SMALL_FLOATS = frozenset({dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2})

@@ -186,6 +186,20 @@ def _truncate(node: UOp, _native: frozenset[str]) -> UOp:
     return has_fraction.where(signed, x)
 
 
+def _round(node: UOp, _native: frozenset[str]) -> UOp:
+    """ROUND by adding and subtracting the power of two from which on floats are whole; the sign is kept for -0.0."""
+    x = node.src[0]
+    if x.dtype.bits < 32:
+        return _round(x.cast(dtypes.float32).alu(Ops.ROUND), _native).cast(x.dtype)
+    unsigned = bits_dtype(x.dtype)
+    sign_bit = 1 << (unsigned.bits - 1)
+    bits = x.bitcast(unsigned)
+    magnitude = (bits & (sign_bit - 1)).bitcast(x.dtype)
+    shifter = 2.0**x.dtype.mantissa_bits
+    signed = (((magnitude + shifter) - shifter).bitcast(unsigned) | (bits & sign_bit)).bitcast(x.dtype)
+    return (magnitude < shifter).where(signed, x)
+
+
 def _saturate(node: UOp, native: frozenset[str]) -> UOp:
     """CAST from float to integer, where the target's conversion is defined in range only; NaN gives 0."""
     x, dtype = node.src[0], node.dtype
@@ -240,6 +254,7 @@ BUILDERS: dict[Op, Builder] = {
     Ops.MAX: _extremum,
     Ops.MIN: _extremum,
     Ops.TRUNC: _truncate,
+    Ops.ROUND: _round,
     Ops.CAST: _saturate,
     Ops.THREEFRY: _threefry,
     Ops.EXP2: lambda node, native: transcendental.exp2_of(node.src[0], "NAN_MAXIMUM" in native),

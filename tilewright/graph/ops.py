@@ -233,6 +233,7 @@ class Ops:
         function="sin",
     )
     TRUNC = _unary(lambda xp, x: xp.trunc(x), gradient=d.flat, operands=FLOATS, function="trunc")
+    ROUND = _unary(lambda xp, x: xp.rint(x), gradient=d.flat, operands=FLOATS, function="rint")  # halves to even
 
     # two operands
     ADD = _binary(lambda xp, x, y: x + y, b.add_bounds, True, symbol="+", gradient=lambda m, g, y, *xs: (g, g))

@@ -154,6 +154,7 @@ class NumpyMath:
     log2 = staticmethod(_through_double(np.log2))
     sin = staticmethod(_through_double(np.sin))
     trunc = staticmethod(_through_double(np.trunc))
+    rint = staticmethod(_through_double(np.rint))
 
     @staticmethod
     def where(condition: Array, yes: Array, no: Array) -> Array:

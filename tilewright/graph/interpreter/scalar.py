@@ -82,6 +82,10 @@ class ScalarMath:
         return math.copysign(float(math.trunc(value)), value) if math.isfinite(value) else value
 
     @staticmethod
+    def rint(value: float) -> float:
+        return math.copysign(float(round(value)), value) if math.isfinite(value) else value
+
+    @staticmethod
     def shift_left(value: int, amount: int) -> int:
         return value << amount if 0 <= amount < 64 else 0
 

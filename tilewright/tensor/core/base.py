@@ -244,10 +244,13 @@ class TensorBase:
 
     def _give_memory(self) -> None:
         """Memory of its own for a value that is computed from constants. Their nodes belong to no device and to no
-        tensor, so the result must not be memoised on them."""
-        memory = memory_like(self.uop, self.device)
+        tensor, so the result must not be memoised on them. A CONTIGUOUS around the value would be stored in memory of
+        its own and copied."""
+        memory, value = memory_like(self.uop, self.device), self.uop
+        while value.op is Ops.CONTIGUOUS:
+            value = value.src[0]
         with live.exchanging:
-            self.uop = build.assign(memory, memory, self.uop)
+            self.uop = build.assign(memory, memory, value)
 
     # ------------------------------------------------------------ operands
 

@@ -76,7 +76,7 @@ class ElementwiseMixin(ArithmeticMixin):
 
     def round(self) -> Self:
         """Rounded to the nearest integer, halves to even."""
-        return self._function(functions.round_to_even, of_short=True) if self.dtype.is_float else self
+        return self._new(build.alu(Ops.ROUND, self.uop)) if self.dtype.is_float else self
 
     def clamp(self, min_: Self | Scalar | None = None, max_: Self | Scalar | None = None) -> Self:
         """Limited to min_..max_; where `min_` > `max_` the result is `max_`."""

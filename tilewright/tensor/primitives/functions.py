@@ -60,15 +60,6 @@ def sign_bit(x: UOp) -> UOp:
     return build.bitcast(x, integer) < 0
 
 
-def round_to_even(x: UOp) -> UOp:
-    """Rounded to the nearest integer, halves to even."""
-    whole = x.alu(Ops.TRUNC)
-    rest = absolute(x - whole)
-    half = whole * 0.5
-    away = (rest > 0.5) | (rest.eq(0.5) & half.ne(half.alu(Ops.TRUNC)))
-    return away.where(whole + (x < 0).where(x.const_like(-1.0), 1.0), whole)
-
-
 # ---------------------------------------------------------------- exponentials and logarithms
 
 

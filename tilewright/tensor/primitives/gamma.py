@@ -9,7 +9,7 @@ import math
 from tilewright.graph import marks
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
-from tilewright.tensor.primitives.functions import absolute, is_single, log, polynomial, reciprocal, round_to_even
+from tilewright.tensor.primitives.functions import absolute, is_single, log, polynomial, reciprocal
 
 # lgamma(2 + t) = t * (1 + t) * p(t) for t in -1..1, the highest power first.
 _SINGLE = (
@@ -123,4 +123,4 @@ def digamma(x: UOp) -> UOp:
 
 def _past_whole(x: UOp) -> UOp:
     """The distance from the nearest whole number, exact, with the gradient of x."""
-    return x - marks.detach(round_to_even(x))
+    return x - marks.detach(x.alu(Ops.ROUND))
