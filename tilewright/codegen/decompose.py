@@ -24,7 +24,7 @@ from tilewright.graph.interpreter.scalar import threefry_words
 from tilewright.graph.kernels.slow_path import SLOW_PATH
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.spec import Op
-from tilewright.graph.uop import UOp
+from tilewright.graph.uop import UOp, const
 from tilewright.graph.walk import map_graph
 
 # A builder takes a node whose sources are decomposed and the names of native ops, and returns its value.
@@ -118,12 +118,15 @@ def _divide_by_positive(left: UOp, right: UOp) -> UOp:
     """floor(a / b) = ~(~a / b) for negative a, and ~a is not negative."""
     unsigned = UNSIGNED[left.dtype]
     sign = left >> (left.dtype.bits - 1)
-    quotient = (left ^ sign).cast(unsigned) // right.cast(unsigned)
+    quotient = (left ^ sign).cast(unsigned) // _magnitude(right)
     return quotient.cast(left.dtype) ^ sign
 
 
 def _magnitude(x: UOp) -> UOp:
-    """|x| as an unsigned integer, which also holds the magnitude of the least integer."""
+    """|x| as an unsigned integer, which also holds the magnitude of the least integer. That of a constant is one: no
+    later pass folds the cast, and compilers multiply instead of dividing by what they see to be a constant."""
+    if x.is_const:
+        return const(UNSIGNED[x.dtype], abs(x.arg))
     unsigned = x.cast(UNSIGNED[x.dtype])
     return unsigned if x.vmin >= 0 else (x < 0).where(unsigned.const_like(0) - unsigned, unsigned)
 
@@ -133,7 +136,8 @@ def _divide_magnitudes(left: UOp, right: UOp, native: frozenset[str]) -> tuple[U
     dividend = _magnitude(left)
     divisor = _magnitude(right)
     # Bounds see through MAX and prove the divisor positive; where MAX is not native nobody can ask for the proof.
-    divisor = divisor.maximum(1) if "MAX" in native else divisor.eq(0).where(divisor.const_like(1), divisor)
+    if divisor.vmin < 1:
+        divisor = divisor.maximum(1) if "MAX" in native else divisor.eq(0).where(divisor.const_like(1), divisor)
     quotient = dividend // divisor
     return quotient, dividend - quotient * divisor
 

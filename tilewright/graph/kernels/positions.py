@@ -1,7 +1,7 @@
 """The positions of true elements, for devices whose threads are CPU cores. In: a row of bools, as a node. Out: a
-CUSTOM_KERNEL node with the positions in order, then the length of the row for each element that is false. One serial
-loop stores the position of every element at the number of true ones before it: that of a false element is replaced by
-the next one."""
+CUSTOM_KERNEL node with the positions in order, then the length of the row for each element that is false, and in the
+end the number of true elements. One serial loop stores the position of every element at the number of true ones before
+it: that of a false element is replaced by the next one."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ BLOCK = 16
 
 def positions(mask: UOp) -> UOp:
     (size,) = mask.shape
-    return call(positions_kernel(size), ((dtypes.int32, (size,)),), (mask,))[0]
+    return call(positions_kernel(size), ((dtypes.int32, (size + 1,)),), (mask,))[0]
 
 
 @functools.lru_cache(MAX_KERNELS)
 def positions_kernel(size: int) -> UOp:
-    out, mask = make_argument(0, dtypes.int32, (size,)), make_argument(1, dtypes.bool, (size,))
+    out, mask = make_argument(0, dtypes.int32, (size + 1,)), make_argument(1, dtypes.bool, (size,))
     loops = Loops()
     count = loops.memory(1, dtypes.int32)[0].set(0)
     effects: list[UOp] = []
@@ -45,4 +45,5 @@ def positions_kernel(size: int) -> UOp:
     total = count.after(*effects)[0].load()
     left = loops.over((size - total).cast(dtypes.index))
     filled = out.after(*effects, left)[total.cast(dtypes.index) + left].store(size).end(left)
-    return sink("positions", [filled], 1)
+    counted = out.after(*effects)[size].store(total)
+    return sink("positions", [filled, counted], 1)

@@ -202,15 +202,6 @@ class PointwiseMixin(ActivationMixin):
             return operand if operand.dtype.is_bool else operand.ne(0)
         return self._new(build.const(dtypes.bool, bool(operand)))
 
-    def isin(self, test_elements: Self) -> Self:
-        """Whether each element is among `test_elements`."""
-        elements = self._operand("isin", test_elements)
-        if not isinstance(elements, TensorBase):
-            return self.eq(elements)
-        if elements.numel() == 0:
-            return self._new(build.const(dtypes.bool, False, self.shape))
-        return self.unsqueeze(-1).eq(elements.flatten()).any(-1)
-
     def equal(self, other: Self) -> bool:
         """Whether shapes and all elements are equal, as a Python bool; this computes the tensors."""
         return self.shape == other.shape and bool(self.eq(other).all())

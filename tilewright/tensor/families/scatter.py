@@ -172,12 +172,12 @@ class ScatterMixin(Family):
         if self.numel() == 0:
             positions = build.const(dtypes.int32, 0, (size or 0,))
             return positions, None if size is None else build.const(dtypes.bool, False, positions.shape)
-        flat = self.contiguous().flatten()
-        count = int(flat.sum().item()) if size is None else size
-        if count == 0:
+        if size is None:
+            return self._found_positions(), None
+        if size == 0:
             return build.const(dtypes.int32, 0, (0,)), None
-        positions = positions_of_true(flat.uop, count, self.device)
-        return positions, None if size is None else build.alu(Ops.CMPLT, positions, positions.const_like(self.numel()))
+        positions = positions_of_true(self.contiguous().flatten().uop, size, self.device)
+        return positions, build.alu(Ops.CMPLT, positions, positions.const_like(self.numel()))
 
 
 def _combined(op: Op, match: UOp, offered: UOp, axis: int, is_stored: bool = True) -> UOp:

@@ -19,6 +19,8 @@ from tilewright.tensor.families.scatter import ScatterMixin
 from tilewright.tensor.families.sorting import SortingMixin
 from tilewright.tensor.primitives.indexing import ValuesAndIndices
 
+# The most elements that are looked for by comparing with each of them, not by a search in a sorted row.
+MAX_COMPARED = 64
 _INTERPOLATIONS = ("linear", "lower", "higher", "nearest", "midpoint")
 
 
@@ -192,7 +194,7 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
             message = f"bincount of {self._described()}"
             raise DTypeError("bincount", message, "give one row of integers that are not negative")
         check_whole("bincount", "minlength", minlength, least=0)
-        least, greatest = (int(self.min()), int(self.max())) if self.numel() else (0, -1)
+        least, greatest = self._extremes() if self.numel() else (0, -1)
         if least < 0:
             raise DTypeError("bincount", f"the number {least}", "give integers that are not negative")
         size = max(minlength, greatest + 1)
@@ -211,7 +213,7 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
         check_whole("histc", "bins", bins, least=1)
         low, high = float(min), float(max)
         if low == high and self.numel():
-            low, high = float(self.min()), float(self.max())
+            low, high = self._extremes()
         if low == high:
             low, high = low - 1, high + 1
         if not low < high or math.isinf(low) or math.isinf(high):
@@ -223,6 +225,12 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
         source = inside.cast(accumulated := dtypes.float64 if self.dtype is dtypes.float64 else dtypes.float32)
         total = source.zeros(bins, dtype=accumulated, device=self.device)
         return (total.scatter_reduce(0, index, source, "sum") if self.numel() else total).cast(self.dtype)
+
+    def _extremes(self) -> tuple[Any, Any]:
+        """The minimum and the maximum as Python numbers, computed together."""
+        low, high = self.aminmax()
+        low.realize(high)
+        return low.item(), high.item()
 
     # ------------------------------------------------------------ searching
 
@@ -251,6 +259,19 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
     def bucketize(self, boundaries: Self, right: bool = False) -> Self:
         """The index of the interval between sorted boundaries that contains each element."""
         return boundaries.searchsorted(self, right)
+
+    def isin(self, test_elements: Self) -> Self:
+        """Whether each element is among `test_elements`."""
+        elements = self._operand("isin", test_elements)
+        if not isinstance(elements, TensorBase):
+            return self.eq(elements)
+        row = elements.detach().flatten()
+        if row.numel() == 0:
+            return self._new(build.const(dtypes.bool, False, self.shape))
+        if row.numel() <= MAX_COMPARED:
+            return self.unsqueeze(-1).eq(row).any(-1)
+        ordered = row.sort()[0].contiguous()
+        return ordered[ordered.searchsorted(self).minimum(row.numel() - 1)].eq(self)
 
     # ------------------------------------------------------------ neighbours and pairs
 

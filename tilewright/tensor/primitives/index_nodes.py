@@ -215,16 +215,24 @@ def range_moves(ranges: list[AxisRange], shape: Shape) -> list[Move]:
 MIN_SERIAL = 1 << 12
 
 
-def positions_of_true(mask: UOp, count: int, device: Devices) -> UOp:
-    """The positions of the first `count` true elements of a row of bools; the row's length where there are fewer. A CPU
-    finds those of a long row in one serial loop."""
+def counted_positions(mask: UOp, device: Devices) -> UOp | None:
+    """The positions of the true elements of a row of bools, the row's length for each of the others, and the number of
+    true elements; None where the device is no CPU, which finds them in one serial loop, or the row is short."""
     (size,) = mask.shape
-    if isinstance(device, str) and not is_symbolic(mask.shape) and max(MIN_SERIAL, count) <= size <= dtypes.int32.max:
+    if isinstance(device, str) and not is_symbolic(mask.shape) and MIN_SERIAL <= size < dtypes.int32.max:
         target = open_driver(device).target
         if target.has_threads and not target.has_local:
             from tilewright.graph.kernels.positions import positions  # imported where needed: imports stay short
 
-            return build.shrink(positions(build.contiguous(mask)), ((0, count),))
+            return positions(build.contiguous(mask))
+    return None
+
+
+def positions_of_true(mask: UOp, count: int, device: Devices) -> UOp:
+    """The positions of the first `count` true elements of a row of bools; the row's length where there are fewer."""
+    found = counted_positions(mask, device) if count <= mask.shape[0] else None
+    if found is not None:
+        return build.shrink(found, ((0, count),))
     running = build.contiguous(scan_axis(build.cast(mask, dtypes.int32), Ops.ADD, 0))
     return nodes.count_not_greater(running, build.iota(count))
 

@@ -28,6 +28,7 @@ from tilewright.tensor.primitives.index_nodes import (
     check_position,
     check_tensor_index,
     checked_index,
+    counted_positions,
     gather_axes,
     indexed_shape,
     position_of_index_axes,
@@ -130,6 +131,20 @@ class IndexingMixin(ReduceMixin):
         """The number of true elements, computed and read by the host: the result's size depends on it."""
         return int(self.sum().item()) if self._size() else 0
 
+    def _found_positions(self) -> UOp:
+        """The flat positions of the true elements. Their number is read by the host; on a CPU the loop that finds them
+        counts them too. A mask is stored first, and not computed again for the positions."""
+        flat = self.contiguous().reshape((self._size(),))
+        found = counted_positions(flat.uop, self.device) if self._size() else None
+        if found is not None:
+            counted = self._new(found).realize()
+            count = int(counted[self._size()].item())
+            return build.shrink(counted.uop, ((0, count),)) if count else build.const(dtypes.int32, 0, (0,))
+        count = flat.realize()._true_count()
+        if count == 0:
+            return build.const(dtypes.int32, 0, (0,))
+        return build.contiguous(positions_of_true(flat.uop, count, self.device))
+
     def gather(self, dim: int, index: Self) -> Self:
         """out[i][j] = self[index[i][j]][j] for dim 0, and likewise for other axes: the index replaces the position
         along `dim`."""
@@ -228,11 +243,9 @@ class IndexingMixin(ReduceMixin):
 
     def _places_of_mask(self, mask: Self) -> list[Any]:
         """A mask, moved to this device, as one index tensor for each of its axes."""
-        mask = mask.contiguous()
-        count = mask._true_count()
-        if count == 0:
+        flat = mask._found_positions()
+        if flat.shape == (0,):
             return [TensorIndex(build.const(dtypes.int32, 0, (0,)), size=size) for size in mask.shape]
-        flat = build.contiguous(positions_of_true(build.reshape(mask.uop, (mask._size(),)), count, mask.device))
         found = []
         stride = mask._size()
         for size in mask.shape:
