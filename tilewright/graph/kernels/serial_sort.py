@@ -4,7 +4,7 @@ node with the positions of each row's elements in ascending order; the sort is s
 A row is sorted by one digit at a time, the least significant first. One loop counts how often each value of each digit
 occurs, and the prefix sums of these counts are the places of the elements. Each further loop moves the elements to
 their places by one digit. An element travels as one word: 32 bits of its key above its position. A key of 64 bits is
-sorted by its lower half first."""
+sorted by its lower half first, and by its upper half only in rows where that varies."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tilewright.graph.uop import UOp, const
 HALF = 32  # bits of a key that are sorted together
 WIDTH = 8  # bits of a digit
 _VALUES = 1 << WIDTH
+_BLOCK = 16  # values of a digit after which their running sum goes through memory
 _WORD, _COUNT = dtypes.uint64, dtypes.uint32
 
 
@@ -42,9 +43,10 @@ def sort_kernel(dtype: DType, rows: int, size: int) -> UOp:
     scratch = tuple(make_argument(1 + copy, _WORD, shape) for copy in range(copies))
     sort = RowSort(make_argument(1 + copies, dtype, shape), make_argument(0, dtypes.int32, shape), scratch)
     row = sort.loops.over(rows)
-    effect = sort.sort_half(row, 0)
+    effect = sort.sort_half(row, (row,), 0)
     if dtype.bits > HALF:
-        effect = sort.sort_half(row, HALF, effect)
+        once = sort.loops.over(sort.varies(row, HALF).cast(dtypes.index))
+        effect = sort.sort_half(row, (row, once), HALF, effect).end(once)
     return effect.end(row).sink(arg=KernelInfo("sort_rows", fills=tuple(range(1 + copies))))
 
 
@@ -56,11 +58,20 @@ class RowSort:
         self.size = keys.shape[1]
         self.loops = Loops()
 
-    def sort_half(self, row: UOp, start: int, *earlier: UOp) -> UOp:
-        """The effect that sorts a row by the bits of its keys from `start` on. After earlier effects its elements are
-        taken in the order that these have left in `places`."""
+    def varies(self, row: UOp, start: int) -> UOp:
+        """Whether the keys of a row differ in the bits from `start` on."""
+        k = self.loops.over(self.size)
+        memory = self.loops.memory(1, _COUNT, row)[0].set(0)
+        greatest = memory.after(k)[0]
+        difference = (self._half(row, k, start) ^ self._half(row, const(dtypes.index, 0), start)).cast(_COUNT)
+        effect = greatest.store(greatest.load().maximum(difference)).end(k)
+        return memory.after(effect)[0].load().ne(0)
+
+    def sort_half(self, row: UOp, around: tuple[UOp, ...], start: int, *earlier: UOp) -> UOp:
+        """The effect that sorts a row by the bits of its keys from `start` on, inside the loops `around`. After earlier
+        effects its elements are taken in the order that these have left in `places`."""
         digits = -(-min(self.keys.dtype.bits - start, HALF) // WIDTH)
-        counts = self._starts(row, start, digits)
+        counts = self._starts(row, around, start, digits)
         moved: tuple[UOp, ...] = earlier
         for digit in range(digits):
             k = self.loops.over(self.size)
@@ -78,26 +89,30 @@ class RowSort:
             counts, moved = counts.after(effect), (effect,)
         return moved[0]
 
-    def _starts(self, row: UOp, start: int, digits: int) -> UOp:
+    def _starts(self, row: UOp, around: tuple[UOp, ...], start: int, digits: int) -> UOp:
         """For each digit, the place of the first element with each value."""
         loops = self.loops
-        counts = loops.memory(digits * _VALUES, _COUNT, row)
-        zeroed = loops.over(digits * _VALUES)
-        counts = counts[zeroed].set(0, end=zeroed)
+        counts = loops.memory(digits * _VALUES, _COUNT, *around)
+        zeroed, lane = loops.over(digits * _VALUES // _BLOCK), loops.lanes(_BLOCK)
+        counts = counts[zeroed * _BLOCK + lane].set(0, end=(lane, zeroed))
         k = loops.over(self.size)
         half, counted = self._half(row, k, start), counts.after(k)
         counters = [counted[digit * _VALUES + _digit(half, digit)] for digit in range(digits)]
         counts = counts.after(UOp.group(*(each.store(each.load() + 1) for each in counters)).end(k))
-        totals = loops.memory(digits, _COUNT, row)
+        totals = loops.memory(digits, _COUNT, *around)
         first = loops.over(digits)
         totals = totals[first].set(0, end=first)
-        value = loops.over(_VALUES)
-        total, count = totals.after(value), counts.after(value)
+        block = loops.over(_VALUES // _BLOCK)
+        total, count = totals.after(block), counts.after(block)
         effects: list[UOp] = []
         for digit in range(digits):
-            place, before = count[digit * _VALUES + value], total[digit].load()
-            effects += place.store(before), total[digit].store(before + place.load())
-        return counts.after(UOp.group(*effects).end(value))
+            before = total[digit].load()
+            for value in range(_BLOCK):
+                place = count[digit * _VALUES + block * _BLOCK + value]
+                effects.append(place.store(before))
+                before = before + place.load()
+            effects.append(total[digit].store(before))
+        return counts.after(UOp.group(*effects).end(block))
 
     def _half(self, row: UOp, k: UOp, start: int) -> UOp:
         """32 bits of a key, which order as unsigned numbers."""
