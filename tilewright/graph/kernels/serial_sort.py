@@ -43,10 +43,11 @@ def sort_kernel(dtype: DType, rows: int, size: int) -> UOp:
     scratch = tuple(make_argument(1 + copy, _WORD, shape) for copy in range(copies))
     sort = RowSort(make_argument(1 + copies, dtype, shape), make_argument(0, dtypes.int32, shape), scratch)
     row = sort.loops.over(rows)
-    effect = sort.sort_half(row, (row,), 0)
-    if dtype.bits > HALF:
-        once = sort.loops.over(sort.varies(row, HALF).cast(dtypes.index))
-        effect = sort.sort_half(row, (row, once), HALF, effect).end(once)
+    varying = sort.loops.memory(1, _COUNT, row)[0].set(0) if dtype.bits > HALF else None
+    effect = sort.sort_half(row, (row,), 0, varying)
+    if varying is not None:
+        once = sort.loops.over(varying.after(effect)[0].load().ne(0).cast(dtypes.index))
+        effect = sort.sort_half(row, (row, once), HALF, None, effect).end(once)
     return effect.end(row).sink(arg=KernelInfo("sort_rows", fills=tuple(range(1 + copies))))
 
 
@@ -58,20 +59,14 @@ class RowSort:
         self.size = keys.shape[1]
         self.loops = Loops()
 
-    def varies(self, row: UOp, start: int) -> UOp:
-        """Whether the keys of a row differ in the bits from `start` on."""
-        k = self.loops.over(self.size)
-        memory = self.loops.memory(1, _COUNT, row)[0].set(0)
-        greatest = memory.after(k)[0]
-        difference = (self._half(row, k, start) ^ self._half(row, const(dtypes.index, 0), start)).cast(_COUNT)
-        effect = greatest.store(greatest.load().maximum(difference)).end(k)
-        return memory.after(effect)[0].load().ne(0)
-
-    def sort_half(self, row: UOp, around: tuple[UOp, ...], start: int, *earlier: UOp) -> UOp:
-        """The effect that sorts a row by the bits of its keys from `start` on, inside the loops `around`. After earlier
-        effects its elements are taken in the order that these have left in `places`."""
+    def sort_half(
+        self, row: UOp, around: tuple[UOp, ...], start: int, varying: UOp | None = None, *earlier: UOp
+    ) -> UOp:
+        """The effect that sorts a row by the bits of its keys from `start` on, inside the loops `around`. Bits of the
+        upper half that vary in the row are set in `varying`. After earlier effects its elements are taken in the order
+        that these have left in `places`."""
         digits = -(-min(self.keys.dtype.bits - start, HALF) // WIDTH)
-        counts = self._starts(row, around, start, digits)
+        counts = self._starts(row, around, start, digits, varying)
         moved: tuple[UOp, ...] = earlier
         for digit in range(digits):
             k = self.loops.over(self.size)
@@ -89,7 +84,7 @@ class RowSort:
             counts, moved = counts.after(effect), (effect,)
         return moved[0]
 
-    def _starts(self, row: UOp, around: tuple[UOp, ...], start: int, digits: int) -> UOp:
+    def _starts(self, row: UOp, around: tuple[UOp, ...], start: int, digits: int, varying: UOp | None) -> UOp:
         """For each digit, the place of the first element with each value."""
         loops = self.loops
         counts = loops.memory(digits * _VALUES, _COUNT, *around)
@@ -98,7 +93,12 @@ class RowSort:
         k = loops.over(self.size)
         half, counted = self._half(row, k, start), counts.after(k)
         counters = [counted[digit * _VALUES + _digit(half, digit)] for digit in range(digits)]
-        counts = counts.after(UOp.group(*(each.store(each.load() + 1) for each in counters)).end(k))
+        counted_all = [each.store(each.load() + 1) for each in counters]
+        if varying is not None:
+            seen = varying.after(k)[0]
+            difference = self._half(row, k, HALF) ^ self._half(row, const(dtypes.index, 0), HALF)
+            counted_all.append(seen.store(seen.load() | difference.cast(_COUNT)))
+        counts = counts.after(UOp.group(*counted_all).end(k))
         totals = loops.memory(digits, _COUNT, *around)
         first = loops.over(digits)
         totals = totals[first].set(0, end=first)
