@@ -80,6 +80,15 @@ def test_the_rows_of_a_tile_share_a_branch(columns: int, multiple: int) -> None:
     assert 0 < several <= one
 
 
+def test_no_vector_of_a_tile_is_live_across_a_call_that_stores_another() -> None:
+    """Allocated for the calls, accumulators moved between registers in every iteration of a product's inner loop:
+    393x28x10564 took 9.5 ms on a Neoverse N1, and takes 7.7."""
+    text = render(made_of(20, 16, dtypes.float32, WITHOUT), "kernel")
+    first = text.index("call void @masked.store.stack.")
+    assert len(re.findall(r"store <16 x float> [^\n]*ptr %vector\d", text[:first])) == ROWS
+    assert not re.search(r"store <16 x float> [^\n]*ptr %vector\d", text[first:])
+
+
 def test_masked_loads_of_a_kernel_share_a_function() -> None:
     sources = [leaf(number, 7, 13) for number in range(6)]
     total = sources[0]

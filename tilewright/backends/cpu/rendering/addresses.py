@@ -43,6 +43,10 @@ class Addresses:
         if self.partial.zeros_bytes:
             array = f"[{self.partial.zeros_bytes} x i8]"
             lines += [f"  %zeros = alloca {array}, align 64", f"  store {array} zeroinitializer, ptr %zeros, align 64"]
+        if self.partial.vector_bytes:
+            lines += [
+                f"  %{name} = alloca [{self.partial.vector_bytes} x i8], align 64" for name in ("vectors", "lanes")
+            ]
         if self.trash_bytes:
             lines += [f"  %trash = alloca [{self.trash_bytes} x i8], align 64"]
         return lines

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from tilewright.backends.cpu.code.llvm import FUNCTION_ATTRIBUTES
 from tilewright.backends.cpu.host.system import machine
-from tilewright.backends.cpu.rendering.instructions import Instructions
+from tilewright.backends.cpu.rendering.emitter import Emitter
+from tilewright.backends.cpu.rendering.instructions import Instructions, memory_type, of_lanes, overload
+from tilewright.base.dtype import DType
+from tilewright.base.records import NamedTuple
 
 # Masked vectors of a tile, or masked loads or stores of a kernel, from which on they share a function.
 MIN_VECTORS = 4
@@ -40,6 +43,43 @@ def masked_call(
         header = f"define internal {convention()}{result} @{name}({parameters}) noinline {FUNCTION_ATTRIBUTES}"
         emitter.declarations[name] = f"{header} {{\n{body}\n}}"
     return emitter.call(name, result, *given, flags=convention())
+
+
+class StackStore(NamedTuple):
+    """A masked store of a vector by a function that reads the vector and its mask from arrays on the stack. `spills`
+    fill the arrays. Where those of all vectors of a tile come before the first `call`, no vector is live across it."""
+
+    spills: tuple[str, ...]
+    call: str
+
+
+def store_from_stack(
+    emitter: Emitter, dtype: DType, lanes: int, name: str, pointer: str, mask: str, number: int
+) -> StackStore:
+    """The store of vector `number` of a tile. `%vectors` and `%lanes` are arrays for all of them."""
+    kind, kept = of_lanes(memory_type(dtype), lanes), of_lanes("i8", lanes)
+    function = f"masked.store.stack.{overload(dtype, lanes)}"
+    if function not in emitter.declarations:
+        intrinsic = f"llvm.masked.store.{overload(dtype, lanes)}.p0"
+        given = (kind, "%value"), ("ptr", "%to"), ("i32", str(dtype.itemsize)), (of_lanes("i1", lanes), "%mask")
+        body = (
+            f"define internal void @{function}(ptr %vector, ptr %lanes, ptr %to) noinline {FUNCTION_ATTRIBUTES} {{",
+            f"  %value = load {kind}, ptr %vector, align {dtype.itemsize}",
+            f"  %kept = load {kept}, ptr %lanes, align 1",
+            f"  %mask = icmp ne {kept} %kept, zeroinitializer",
+            f"  {emitter.call(intrinsic, 'void', *given)}",
+            "  ret void\n}",
+        )
+        emitter.declarations[function] = "\n".join(body)
+    words, vector, bits = (f"%{emitter.fresh(stem)}" for stem in ("kept", "vector", "lanes"))
+    spills = (
+        f"{words} = zext {of_lanes('i1', lanes)} {mask} to {kept}",
+        f"{vector} = getelementptr i8, ptr %vectors, i64 {number * lanes * dtype.itemsize}",
+        f"{bits} = getelementptr i8, ptr %lanes, i64 {number * lanes}",
+        f"store {kept} {words}, ptr {bits}, align 1",
+        f"store {kind} {name}, ptr {vector}, align {dtype.itemsize}",
+    )
+    return StackStore(spills, emitter.call(function, "void", ("ptr", vector), ("ptr", bits), ("ptr", pointer)))
 
 
 def _is_constant(value: str) -> bool:

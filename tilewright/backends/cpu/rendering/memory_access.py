@@ -11,7 +11,7 @@ import itertools
 from tilewright.backends.cpu.rendering.addresses import lane_count
 from tilewright.backends.cpu.rendering.instructions import memory_type, of_lanes, overload, value_type
 from tilewright.backends.cpu.rendering.loads import Loads
-from tilewright.backends.cpu.rendering.masked_functions import masked_call
+from tilewright.backends.cpu.rendering.masked_functions import StackStore, masked_call, store_from_stack
 from tilewright.backends.cpu.rendering.partial_vectors import PartialStore
 from tilewright.backends.cpu.rendering.prefetch import is_walked
 from tilewright.backends.cpu.rendering.shuffles import interleave
@@ -52,7 +52,7 @@ class MemoryAccess(Loads):
             elif mask is None:
                 rows.append((name, self.pointer(index, at, axis).name))
             else:
-                made = self._store_masked(index, at, axis, name, mask, varies)
+                made = self._store_masked(index, at, axis, name, mask, varies, len(partial))
                 partial += [made] if made is not None else []
         self._store_rows(index, axis, rows)
         if partial:
@@ -109,21 +109,27 @@ class MemoryAccess(Loads):
         return emitter.reused[key].name
 
     def _store_masked(
-        self, index: UOp, at: dict[UOp, int], axis: UOp | None, name: str, mask: str, varies: bool
+        self, index: UOp, at: dict[UOp, int], axis: UOp | None, name: str, mask: str, varies: bool, number: int
     ) -> PartialStore | None:
-        """Emits a masked store, or returns one that needs a branch."""
+        """Emits a masked store, or returns one that needs a branch: `number` is its place among those of the tile."""
         emitter, lanes, dtype = self.emitter, lane_count(axis), memory_dtype(index.dtype)
         kind = of_lanes(memory_type(dtype), lanes)
         pointer = self.pointer(index, at, axis).name
         if varies:
             assert axis is not None
+            is_shared = self.shares_function(index, axis, Ops.STORE)
+            whole = self.whole(index, at, axis)
+            if whole is not None and is_shared:
+                self.partial.vector_bytes = max(self.partial.vector_bytes, (number + 1) * dtype.itemsize * lanes)
+                masked = store_from_stack(emitter, dtype, lanes, name, pointer, mask, number)
+                return PartialStore(f"store {kind} {name}, ptr {pointer}, align {dtype.itemsize}", masked, whole)
             given = ((kind, name), ("ptr", pointer), ("i32", str(dtype.itemsize)), (of_lanes("i1", lanes), mask))
             function = f"llvm.masked.store.{overload(dtype, lanes)}.p0"
-            masked = masked_call(emitter, function, "void", given, self.shares_function(index, axis, Ops.STORE))
-            whole = self.whole(index, at, axis)
+            call = masked_call(emitter, function, "void", given, is_shared)
             if whole is not None:
-                return PartialStore(f"store {kind} {name}, ptr {pointer}, align {dtype.itemsize}", masked, whole)
-            emitter.line(f"  {masked}")
+                plain = f"store {kind} {name}, ptr {pointer}, align {dtype.itemsize}"
+                return PartialStore(plain, StackStore((), call), whole)
+            emitter.line(f"  {call}")
             return None
         if not lanes and any(node.op is Ops.LOAD for node in toposort(index.src[1])):
             self._store_if(f"{kind} {name}, ptr {pointer}, align {dtype.itemsize}", mask)

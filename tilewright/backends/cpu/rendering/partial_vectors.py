@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from tilewright.backends.cpu.rendering.emitter import Element
+from tilewright.backends.cpu.rendering.masked_functions import StackStore
 from tilewright.backends.cpu.rendering.values import Values
 from tilewright.backends.cpu.rendering.whole_vectors import Condition, all_hold, branch
 from tilewright.base.records import NamedTuple
@@ -48,17 +49,19 @@ class PartialStore(NamedTuple):
     """A masked store of a vector: its text without the mask, and with it."""
 
     plain: str
-    masked: str
+    masked: StackStore
     whole: list[Condition]
 
 
 class PartialVectors:
-    """Emits the masked accesses of a function; `zeros_bytes` is the size of the zeros on the stack that they read."""
+    """Emits the masked accesses of a function; `zeros_bytes` is the size of the zeros on the stack that they read, and
+    `vector_bytes` that of the vectors which are stored from the stack."""
 
     def __init__(self, values: Values) -> None:
         self.values = values
         self.emitter = values.emitter
         self.zeros_bytes = 0
+        self.vector_bytes = 0
 
     def or_zeros(self, pointer: Element, mask: str, nbytes: int) -> Element:
         """The address, or that of zeros on the stack where the mask is off."""
@@ -124,5 +127,6 @@ class PartialVectors:
                 self.emitter.line(f"  {text}")
 
         whole = all_hold(self.values, [condition for store in stores for condition in store.whole])
-        texts = [(store.plain, store.masked) for store in stores]
-        branch(self.values, whole, lambda: emit(plain for plain, _ in texts), lambda: emit(part for _, part in texts))
+        lines = [line for store in stores for line in store.masked.spills]
+        lines += [store.masked.call for store in stores]
+        branch(self.values, whole, lambda: emit(store.plain for store in stores), lambda: emit(lines))
