@@ -150,7 +150,7 @@ def sums() -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def test_kernels_of_other_sizes_share_a_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = Calls(monkeypatch, compiling.Draft, "compile")
+    compiled = Calls(monkeypatch, compiling.Draft, "finish")
     for _ in range(2):  # the second finds them on disk
         for found, expected in sums():
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
@@ -172,7 +172,7 @@ def test_kernels_whose_sizes_happen_to_be_equal_are_drafted_with_the_others() ->
 
 
 def test_where_graphs_are_verified_each_kernel_has_its_own_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = Calls(monkeypatch, compiling.Draft, "compile")
+    compiled = Calls(monkeypatch, compiling.Draft, "finish")
     with Context(VERIFY_GRAPH=1):
         sums()
     assert compiled.count == len(SIZES)

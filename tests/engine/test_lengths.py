@@ -145,7 +145,7 @@ def test_a_shorter_program_is_well_formed() -> None:
 
 def test_short_kernels_share_a_text_that_reads_the_length(monkeypatch: pytest.MonkeyPatch) -> None:
     """Too short for several tasks, their loop is in the text."""
-    compiled = Calls(monkeypatch, compiling.Draft, "compile")
+    compiled = Calls(monkeypatch, compiling.Draft, "finish")
     lengths = (32, 48, 64, 96)
     for length, found in zip(lengths, doubled(*lengths), strict=True):
         np.testing.assert_array_equal(found, np.arange(length, dtype=np.float32) * 2 + 1)

@@ -100,6 +100,7 @@ class Driver(ABC):
     compile_threads = 1  # how many programs may be compiled at once, each by a thread of its own
     keeps_launches = False  # whether it has `launch_of` and `load_kept`: a stored kernel is loaded without its program
     shares_kernels = False  # whether small kernels that differ in sizes alone are one dynamic kernel (decision 31)
+    joins_texts = False  # whether `compile_texts` takes less time than `compile` of each
     takes_variables = False  # whether a launch may give the values of a program's VARIABLEs
     keeps_values = True  # whether its memory holds values: that of the NULL device does not
     # Whether a prepared list takes any memory at later runs: it is not specialised to addresses, and keeps none.
@@ -154,6 +155,10 @@ class Driver(ABC):
     @abstractmethod
     def compile(self, source: str) -> bytes:
         """The text as a binary that can be kept on disk."""
+
+    def compile_texts(self, sources: Sequence[str]) -> list[bytes]:
+        """The binaries of several texts."""
+        return [self.compile(source) for source in sources]
 
     def load_compiler(self) -> None:  # noqa: B027 - most have nothing to load
         """Loads what the first `compile` of a process needs. Called on any thread, in parallel with other work."""

@@ -251,6 +251,21 @@ class CpuDriver(HostDriver):
         except llvm.CompileFailure as error:
             raise CompileError(str(error), source=source) from error
 
+    @property
+    def joins_texts(self) -> bool:  # type: ignore[override]
+        return options.CPU_COMPILER == LLVM and llvm.HAS_ELF_OBJECTS
+
+    def compile_texts(self, sources: Sequence[str]) -> list[bytes]:
+        if not self.joins_texts or len(sources) == 1:
+            return super().compile_texts(sources)
+        from tilewright.backends.cpu.rendering.denormals import INNER
+
+        own = frozenset(f"@{name}" for name in (KERNEL_SYMBOL, INNER, NUMBERS))
+        try:
+            return llvm.compile_texts(sources, own, options.CPU_ARCH)
+        except llvm.CompileFailure:
+            return super().compile_texts(sources)  # which names the text that LLVM refuses
+
     def load_compiler(self) -> None:
         if options.CPU_COMPILER == LLVM:
             llvm.load(arch=options.CPU_ARCH)

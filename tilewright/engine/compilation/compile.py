@@ -38,7 +38,7 @@ _lock = renewed_lock()
 
 @mutable_record
 class Draft:
-    """A kernel whose text is rendered. Its binary is read from disk, or made by `compile`, on any thread."""
+    """A kernel whose text is rendered. Its binary is read from disk, or made by `compile_drafts`, on any thread."""
 
     ast: UOp
     device: str
@@ -51,12 +51,12 @@ class Draft:
     stored_key: str | None = None
     is_from_disk: bool = False
 
-    def compile(self) -> None:
-        start = time.perf_counter_ns()
-        self.binary = open_driver(self.device).compile(self.source)
-        self.stage_times["compile"] = spent = time.perf_counter_ns() - start
+    def finish(self, binary: bytes, nanoseconds: int) -> None:
+        """Takes the binary, and the time that the compiler took for it, and stores it."""
+        self.binary = binary
+        self.stage_times["compile"] = nanoseconds
         if "stage" in listeners:
-            emit("stage", name="compile", nanoseconds=spent, about=self.program.name)
+            emit("stage", name="compile", nanoseconds=nanoseconds, about=self.program.name)
         write_entry(self.key, self.binary)
         self.store()
 
@@ -66,6 +66,15 @@ class Draft:
         if self.stored_key is not None:
             launch = open_driver(self.device).launch_of(self.program)
             write_kernel(self.stored_key, self.program, launch, self.key)
+
+
+def compile_drafts(drafts: Sequence[Draft]) -> None:
+    """Compiles drafts of one device together. The time of each is in proportion to its text."""
+    start = time.perf_counter_ns()
+    binaries = open_driver(drafts[0].device).compile_texts([draft.source for draft in drafts])
+    spent, length = time.perf_counter_ns() - start, sum(len(draft.source) for draft in drafts)
+    for draft, binary in zip(drafts, binaries, strict=True):
+        draft.finish(binary, spent * len(draft.source) // max(length, 1))
 
 
 @mutable_record
@@ -155,11 +164,15 @@ def _kernel_key(ast: UOp, device: str) -> tuple[object, ...]:
 
 
 def _compile_missing(wanted: dict[tuple[object, ...], tuple[UOp, str]], workers: Workers) -> None:
+    # Like the stages, not needed by a start that finds every kernel on disk.
+    from tilewright.engine.compilation.batches import Batches
+
     drafts: dict[tuple[object, ...], Draft] = {}
     stored_keys: dict[tuple[object, ...], str | None] = {}
     alike: dict[tuple[object, ...], tuple[object, ...]] = {}  # of several devices with one target, the first's key
     twins: dict[tuple[object, ...], tuple[object, ...]] = {}
     texts: dict[str, Draft] = {}  # the drafts that are compiled here, by the key of their text
+    batches = Batches(workers, compile_drafts)
     longest = _longest_of(wanted)
     for group in _groups_of(wanted, longest):
         drafted: list[Draft] = []
@@ -185,7 +198,8 @@ def _compile_missing(wanted: dict[tuple[object, ...], tuple[UOp, str]], workers:
             if draft.binary is not None:
                 workers.give(draft.store)
             elif texts.setdefault(draft.key, draft) is draft:
-                workers.give(draft.compile, len(draft.source))
+                kind = draft.device if open_driver(draft.device).joins_texts else ""
+                batches.give(draft, kind, len(draft.source))
     with stage_timer("compile"):  # the wait for the last of them: the others ran in parallel with earlier stages
         workers.finish()
     for draft in drafts.values():
@@ -249,7 +263,7 @@ def _shorter(longest: Draft | None, ast: UOp) -> Draft | None:
     """The draft of a kernel with the text of a longer one; None where it needs its own."""
     if longest is None:
         return None
-    # Like the stages, not needed by a start that finds every kernel on disk.
+    # Not needed by a start that finds every kernel on disk, either.
     from tilewright.engine.compilation.shorter import shorter_program
 
     program = shorter_program(longest.program, longest.ast, ast)
@@ -311,7 +325,7 @@ def compile_with(ast: UOp, device: str, opts: tuple[Opt, ...] | None) -> Compile
     draft = draft_kernel(ast, device, opts)
     if draft.binary is None:
         with stage_timer("compile"):
-            draft.compile()
+            compile_drafts([draft])
     return _finished(draft)
 
 
@@ -372,7 +386,7 @@ def _loaded_handle(draft: Draft, driver: Driver) -> Any:
             raise
         emit("warning", message=f"the stored program {draft.key} cannot be loaded: {error!r}", location=None)
     draft.is_from_disk = False
-    draft.compile()
+    compile_drafts([draft])
     return driver.load(draft.binary, draft.program)
 
 

@@ -28,7 +28,7 @@ class Workers:
         self._options = overrides()
         self._waiting: list[tuple[int, int, Callable[[], None]]] = []  # a heap: the longest first, then by number
         self._changed = threading.Condition()
-        self._is_closed = False  # nothing more is given
+        self.is_closed = False  # whether nothing more is given
         self._started: list[threading.Thread] = []
         self._failures: dict[int, BaseException] = {}
         self._given = 0
@@ -49,7 +49,7 @@ class Workers:
     def _next(self) -> tuple[int, Callable[[], None]] | None:
         """The next call; waits while more may be given; None when there will be none."""
         with self._changed:
-            while not self._waiting and not self._is_closed:
+            while not self._waiting and not self.is_closed:
                 self._changed.wait()
             return heapq.heappop(self._waiting)[1:] if self._waiting else None
 
@@ -77,7 +77,7 @@ class Workers:
 
     def _close(self) -> None:
         with self._changed:
-            self._is_closed = True
+            self.is_closed = True
             self._changed.notify_all()
 
     def finish(self) -> None:

@@ -37,7 +37,9 @@ class LoadedCode:
             self._release()
 
 
-class _Section(NamedTuple):
+class Section(NamedTuple):
+    """A section header."""
+
     name: int
     type: int
     flags: int
@@ -57,7 +59,9 @@ class _Symbol(NamedTuple):
 
 
 _MACHINES = {"x86_64": 62, "aarch64": 183}
-_RELOCATIONS, _NO_BITS, _SYMBOL_TABLE = 4, 8, 2  # section types SHT_RELA, SHT_NOBITS, SHT_SYMTAB
+HEADER, SECTION = struct.Struct("<16sHHIQQQIHHHHHH"), struct.Struct("<IIQQQQIIQQ")
+SYMBOL, RELOCATION = struct.Struct("<IBBHQQ"), struct.Struct("<QQq")
+RELOCATIONS, _NO_BITS, SYMBOL_TABLE = 4, 8, 2  # section types SHT_RELA, SHT_NOBITS, SHT_SYMTAB
 _WRITABLE, _LOADED = 1, 2  # section flags SHF_WRITE, SHF_ALLOC
 _STUB_BYTES = 16
 # A stub jumps to the address in its last 8 bytes, which also serve as the symbol's entry in the global offset table.
@@ -95,11 +99,11 @@ class ObjectFile:
     def __init__(self, data: bytes, instruction_set: str | None = None) -> None:
         self.data = data
         self.instruction_set = instruction_set or system.machine()
-        header = struct.unpack_from("<16sHHIQQQIHHHHHH", data)
+        header = HEADER.unpack_from(data)
         if header[0][4:6] != b"\x02\x01" or header[1] != 1 or header[2] != _MACHINES.get(self.instruction_set):
             raise CompileFailure(f"the object is not a 64-bit relocatable file for {self.instruction_set}")
         offset, count = header[6], header[12]
-        self.sections = [_Section(*struct.unpack_from("<IIQQQQIIQQ", data, offset + 64 * i)) for i in range(count)]
+        self.sections = [Section(*SECTION.unpack_from(data, offset + SECTION.size * i)) for i in range(count)]
         for section in self.sections:
             if section.type != _NO_BITS and section.offset + section.size > len(data):
                 raise CompileFailure("the object file is damaged: a section ends after the end of the file")
@@ -108,12 +112,15 @@ class ObjectFile:
         self.symbols = list(self._read_symbols())
         self.defined = {symbol.name: symbol for symbol in self.symbols if symbol.name and symbol.section in self.loaded}
 
-    def _text(self, table: _Section, offset: int) -> str:
+    def _text(self, table: Section, offset: int) -> str:
         start = table.offset + offset
         return self.data[start : self.data.index(b"\0", start)].decode()
 
-    def _is_loaded(self, section: _Section) -> bool:
-        name = self._text(self.names, section.name)
+    def name_of(self, section: Section) -> str:
+        return self._text(self.names, section.name)
+
+    def _is_loaded(self, section: Section) -> bool:
+        name = self.name_of(section)
         if not section.flags & _LOADED or not section.size or name.startswith(".eh_frame"):
             return False
         if section.type == _NO_BITS or (section.flags & _WRITABLE and not name.startswith(".data.rel.ro")):
@@ -121,9 +128,9 @@ class ObjectFile:
         return True
 
     def _read_symbols(self) -> Iterator[_Symbol]:
-        for table in (section for section in self.sections if section.type == _SYMBOL_TABLE):
-            for offset in range(table.offset, table.offset + table.size, 24):
-                name, _, _, section, value, _ = struct.unpack_from("<IBBHQQ", self.data, offset)
+        for table in (section for section in self.sections if section.type == SYMBOL_TABLE):
+            for offset in range(table.offset, table.offset + table.size, SYMBOL.size):
+                name, _, _, section, value, _ = SYMBOL.unpack_from(self.data, offset)
                 if section in self.loaded and value > self.sections[section].size:
                     raise CompileFailure("the object file is damaged: a symbol lies outside its section")
                 yield _Symbol(self._text(self.sections[table.link], name), section, value)
@@ -142,12 +149,12 @@ class ObjectFile:
             raise CompileFailure("the object file is damaged: sections overlap")
         return offsets, -(-size // _STUB_BYTES) * _STUB_BYTES
 
-    def _relocations(self) -> Iterator[tuple[int, int, int, _Symbol, int]]:
-        """(section, offset in it, kind, symbol, addend) of every relocation in what is loaded."""
-        for table in (s for s in self.sections if s.type == _RELOCATIONS and s.info in self.loaded):
-            for position in range(table.offset, table.offset + table.size, 24):
-                offset, info, addend = struct.unpack_from("<QQq", self.data, position)
-                yield table.info, offset, info & 0xFFFFFFFF, self.symbols[info >> 32], addend
+    def relocations(self) -> Iterator[tuple[int, int, int, int, int]]:
+        """(section, offset in it, kind, index of the symbol, addend) of every relocation in what is loaded."""
+        for table in (s for s in self.sections if s.type == RELOCATIONS and s.info in self.loaded):
+            for position in range(table.offset, table.offset + table.size, RELOCATION.size):
+                offset, info, addend = RELOCATION.unpack_from(self.data, position)
+                yield table.info, offset, info & 0xFFFFFFFF, info >> 32, addend
 
     def build(self, base: int, resolve: Callable[[str], int]) -> bytes:
         """The relocated image for the address `base`: the sections, then a stub for each outside symbol."""
@@ -157,7 +164,8 @@ class ObjectFile:
             section = self.sections[index]
             image[offset : offset + section.size] = self.data[section.offset : section.offset + section.size]
         stubs: dict[_Symbol, int] = {}
-        for index, offset, number, symbol, addend in self._relocations():
+        for index, offset, number, symbol_index, addend in self.relocations():
+            symbol = self.symbols[symbol_index]
             kind, detail, through_slot = _KINDS[self.instruction_set].get(number, ("", 0, False))
             if not kind:
                 raise CompileFailure(f"relocation {number} of {self.instruction_set} is not supported")

@@ -8,7 +8,7 @@ import os
 import re
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tilewright.backends.cpu.code import llvm_library
@@ -19,10 +19,12 @@ from tilewright.base.forks import renewed_lock, whole
 
 __all__ = [
     "FUNCTION_ATTRIBUTES",
+    "HAS_ELF_OBJECTS",
     "CompileFailure",
     "LoadedCode",
     "assembly",
     "compile_ir",
+    "compile_texts",
     "cpu_name",
     "host_has",
     "load",
@@ -122,6 +124,18 @@ def compile_ir(text: str, optimise: int = 2, arch: str = "") -> bytes:
     May be called from several threads at once.
     """
     return _emit(text, optimise, arch, is_object=True)
+
+
+HAS_ELF_OBJECTS = sys.platform not in ("darwin", "win32")
+
+
+def compile_texts(texts: Sequence[str], own: frozenset[str], arch: str = "") -> list[bytes]:
+    """The object of each text, compiled as one module, on a system with ELF objects. `own` are the names that each text
+    has for itself."""
+    # Not needed where every kernel is on disk, nor for a single one.
+    from tilewright.backends.cpu.code.modules import join_texts, split_object
+
+    return split_object(compile_ir(join_texts(texts, own), arch=arch), len(texts))
 
 
 def assembly(text: str, optimise: int = 2, arch: str = "") -> str:
