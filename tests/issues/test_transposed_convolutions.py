@@ -76,7 +76,7 @@ def test_an_infinite_element_reaches_its_own_window_only() -> None:
 
 def test_phases_have_every_product_once() -> None:
     for size, taps, step, gap in itertools.product(range(5), range(1, 7), range(1, 6), range(1, 5)):
-        phases = phases_of(size, taps, step, gap)
+        phases = phases_of(size, taps, step, gap, (0, 1))
         assert sum(chosen.taps * (chosen.stop - chosen.start) for chosen in phases.classes) == taps
 
 

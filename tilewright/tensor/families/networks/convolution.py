@@ -22,7 +22,7 @@ from tilewright.tensor.core import nodes
 from tilewright.tensor.core.base import check_devices
 from tilewright.tensor.core.checks import check_whole
 from tilewright.tensor.families.linalg.products import ProductsMixin, multiply_and_sum
-from tilewright.tensor.families.networks.phases import Phases, interleave, phase_weight, phases_of, stored_with_gradient
+from tilewright.tensor.families.networks.phases import Phases, interleave, moved_by, phase_weight, phases_of, stored_with_gradient
 from tilewright.tensor.families.networks.windows import Sizes, check_windows, pads_of, sizes_of
 
 # From this many windows per element of the image on, its phases are stored before they are convolved: 5x5 at stride 2
@@ -227,7 +227,7 @@ class ConvolutionMixin(ProductsMixin):
             if stop <= before:
                 message = f"padding {(before, after)} of axis {axis} removes all of {stop + after} results"
                 raise ShapeError(name, message, "use less padding")
-            axes.append(phases_of(size, k, s, d))
+            axes.append(phases_of(size, k, s, d, (before, stop)))
             bounds.append((before, stop))
         result = self._new(self._interleaved(weight, groups, axes, bounds))
         return result if bias is None else result + with_channels(bias, name, outputs * groups, space)
@@ -238,18 +238,26 @@ class ConvolutionMixin(ProductsMixin):
         is_plain = all(phases.stride == 1 for phases in axes)
         for classes in itertools.product(*(phases.classes for phases in axes)):
             kernel = self._new(phase_weight(weight.uop, groups, axes, classes), weight)
-            around = tuple(phases.pad(chosen.taps) for phases, chosen in zip(axes, classes))
-            image = self
-            if groups > 1 or not self._has_few_taps(kernel, (1,)):
-                pads = ((0, 0), (0, 0), *((size, size) for size in around))
-                image, around = self._new(build.pad(self.uop, pads)), (0,) * len(around)
+            pads = [phases.around(chosen) for phases, chosen in zip(axes, classes)]
+            image, around = self._padded_phase(kernel, groups, pads)
             found = image.conv2d(kernel, None, groups, 1, tuple(phases.gap for phases in axes), around).uop
             results[classes] = found if is_plain else stored_with_gradient(found)
         node = interleave(results, axes, groups * weight.shape[1])
-        for axis, (start, stop) in enumerate(bounds, start=2):
-            node = nodes.pad_axis(node, axis, 0, max(0, stop - node.shape[axis]))
-            node = nodes.slice_axis(node, axis, start, stop)
+        for axis, (phases, (start, stop)) in enumerate(zip(axes, bounds), start=2):
+            dropped = phases.first * phases.stride
+            node = nodes.pad_axis(node, axis, 0, max(0, stop - dropped - node.shape[axis]))
+            node = nodes.slice_axis(node, axis, start - dropped, stop - dropped)
         return node
+
+    def _padded_phase(self, kernel: Self, groups: int, pads: Sequence[tuple[int, int]]) -> tuple[Self, Sizes]:
+        """The input of the convolution of a phase, padded, and the padding that is left to that convolution: with few
+        taps it pads their products."""
+        has_few = groups == 1 and self._has_few_taps(kernel, (1,))
+        left = [(max(0, before), max(0, after)) if has_few else (0, 0) for before, after in pads]
+        image = self.uop
+        for axis, ((before, after), (less, fewer)) in enumerate(zip(pads, left), start=2):
+            image = moved_by(image, axis, before - less, after - fewer)
+        return self._new(image), tuple(size for around in reversed(left) for size in around)
 
 
 def with_channels(bias: Mixin, name: str, outputs: int, space: int) -> Mixin:

@@ -9,7 +9,8 @@ period is stride / gcd(stride, dilation), so that a phase is a convolution of th
                         result[2*q + 1] = x[q] * w[1] + x[q - 1] * w[3]
 
 All phases with the same number of taps become output channels of one convolution. No products with inserted zeros are
-computed, and gradients are those of ordinary convolutions."""
+computed, nor rows that the padding of the transposed convolution removes, and gradients are those of ordinary
+convolutions."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from collections.abc import Sequence
 from tilewright.base.records import NamedTuple
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
+from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.symbolic import capacity
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core import nodes
@@ -34,12 +36,14 @@ class Class(NamedTuple):
 
 
 class Phases(NamedTuple):
-    """The phases of one axis."""
+    """The phases of one axis, of which rows `first` to `last - 1` are kept: results q*stride + remainder."""
 
     size: int  # of the input
     taps: int  # of the kernel
     stride: int
     dilation: int
+    first: int
+    last: int
 
     @property
     def period(self) -> int:
@@ -60,23 +64,37 @@ class Phases(NamedTuple):
             found.append(Class(most - 1, longer, self.period))
         return found
 
-    def pad(self, taps: int) -> int:
-        """The padding on either side for which a convolution with these taps gives all results of a phase."""
-        return (taps - 1) * self.gap
+    def shift(self, phase: int) -> int:
+        """The row of the first result of a phase."""
+        return phase * self.dilation // self.stride
 
-    @property
-    def rows(self) -> int:
-        """The number of results of the longest phase."""
-        shift = (min(self.taps, self.period) - 1) * self.dilation // self.stride
-        return self.size + self.pad(self.classes[0].taps) + shift
+    def computed(self, chosen: Class) -> tuple[int, int]:
+        """The results of the phases of a class that are computed, from and up to, counted from the first one of each:
+        those that are kept, and at least one."""
+        count = self.size + (chosen.taps - 1) * self.gap
+        if is_symbolic((count,)) or not count:
+            return 0, count
+        start = min(max(0, self.first - self.shift(chosen.stop - 1)), count - 1)
+        return start, max(start + 1, min(count, self.last - self.shift(chosen.start)))
+
+    def around(self, chosen: Class) -> tuple[int, int]:
+        """The padding on either side of the input with which a convolution gives the computed results; where it is
+        negative, elements are dropped."""
+        start, stop = self.computed(chosen)
+        return (chosen.taps - 1) * self.gap - start, stop - self.size
 
 
-def phases_of(size: int, taps: int, stride: int, dilation: int) -> Phases:
-    """The phases of an axis. A single input element overlaps no other, so that each tap is a phase; an empty axis has
-    no gaps."""
+def phases_of(size: int, taps: int, stride: int, dilation: int, bounds: tuple[int, int]) -> Phases:
+    """The phases of an axis whose results between bounds are kept. A single input element overlaps no other, so that
+    each tap is a phase; an empty axis has no gaps."""
     if capacity(size) < 2:
         stride = dilation * (taps - 1) + 1 if size else 1
-    return Phases(size, taps, stride, dilation)
+    whole = Phases(size, taps, stride, dilation, 0, 0)
+    longest = size + (whole.classes[0].taps - 1) * whole.gap
+    rows = longest + whole.shift(min(taps, whole.period) - 1)
+    if is_symbolic((size,)) or not size:
+        return whole._replace(last=rows)
+    return whole._replace(first=min(bounds[0] // stride, rows - 1), last=min(-(-bounds[1] // stride), rows))
 
 
 def phase_weight(weight: UOp, groups: int, axes: Sequence[Phases], classes: Sequence[Class]) -> UOp:
@@ -108,7 +126,7 @@ def stored_with_gradient(node: UOp) -> UOp:
 
 
 def interleave(results: dict[tuple[Class, ...], UOp], axes: Sequence[Phases], channels: int) -> UOp:
-    """The results of all phases in the order of their positions: (batch, channels, *(rows * stride))."""
+    """The kept results of all phases in the order of their positions: (batch, channels, *(rows * stride))."""
     parts = {}
     for classes, node in results.items():
         counts = tuple(chosen.stop - chosen.start for chosen in classes)
@@ -132,8 +150,8 @@ def _interleave_axis(parts: dict[Class, UOp], phases: Phases, number: int) -> UO
         step = chosen.stop - chosen.start if phases.dilation == 1 else 1
         for start in range(chosen.start, chosen.stop, step):
             block = nodes.slice_axis(node, axis, start - chosen.start, start - chosen.start + step)
-            shift, remainder = divmod(start * phases.dilation, phases.stride)
-            blocks[remainder] = nodes.pad_axis(block, place, shift, phases.rows - block.shape[place] - shift)
+            remainder = start * phases.dilation % phases.stride
+            blocks[remainder] = _kept_rows(block, place, phases, phases.shift(start) + phases.computed(chosen)[0])
     joined: list[UOp] = []
     reached = 0
     for remainder, block in sorted(blocks.items()):
@@ -145,4 +163,18 @@ def _interleave_axis(parts: dict[Class, UOp], phases: Phases, number: int) -> UO
     order = [k for k in range(len(node.shape)) if k != axis]
     order.insert(place, axis)
     node = build.permute(node, tuple(order))
-    return build.reshape(node, (*node.shape[: place - 1], phases.rows * phases.stride, *node.shape[place + 1 :]))
+    count = phases.last - phases.first
+    return build.reshape(node, (*node.shape[: place - 1], count * phases.stride, *node.shape[place + 1 :]))
+
+
+def _kept_rows(block: UOp, axis: int, phases: Phases, first: int) -> UOp:
+    """The rows of a phase that are kept, from those that are computed, which begin with row `first`."""
+    return moved_by(block, axis, first - phases.first, phases.last - first - block.shape[axis])
+
+
+def moved_by(node: UOp, axis: int, before: int, after: int) -> UOp:
+    """The node with zeros on either side of an axis; elements are dropped where a count is negative."""
+    if is_symbolic((before, after)):
+        return nodes.pad_axis(node, axis, before, after)
+    node = nodes.slice_axis(node, axis, max(0, -before), node.shape[axis] - max(0, -after))
+    return nodes.pad_axis(node, axis, max(0, before), max(0, after))
