@@ -80,6 +80,21 @@ def test_phases_have_every_product_once() -> None:
         assert sum(chosen.taps * (chosen.stop - chosen.start) for chosen in phases.classes) == taps
 
 
+@pytest.mark.parametrize(("taps", "step", "padding"), [(7, 1, 3), (4, 2, 1), (5, 2, 2), (3, 1, 2), (6, 3, 3)])
+def test_rows_that_the_padding_removes_are_not_computed(taps: int, step: int, padding: int) -> None:
+    """All 15x21 results of a window of 7 were computed for an image of 9x15, and 9x15 of them kept. A phase computes
+    at most a row more than it keeps, since phases of one convolution begin in different rows."""
+    size = 8
+    stop = (size - 1) * step + taps - padding
+    phases = phases_of(size, taps, step, 1, (padding, stop))
+    rows = -(-stop // step) - padding // step
+    for chosen in phases.classes:
+        first, last = phases.computed(chosen)
+        assert last - first <= rows
+        before, after = phases.around(chosen)
+        assert size + before + after - (chosen.taps - 1) * phases.gap == last - first
+
+
 @pytest.mark.parametrize("name", ["the stride divides the kernel", "it does not", "groups", "a single pixel"])
 @pytest.mark.parametrize("with_gradients", [False, True])
 def test_kernels_are_ordinary_contractions(name: str, with_gradients: bool) -> None:

@@ -100,6 +100,9 @@ CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]]
     "padding of each side": ((1, 2, 5, 5), (3, 2, 3, 3), {"padding": (1, 0, 2, 1)}),
     "groups": ((2, 4, 6, 6), (6, 2, 3, 3), {"groups": 2}),
     "depthwise": ((2, 4, 6, 6), (4, 1, 3, 3), {"groups": 4, "padding": 1}),
+    # Stored without the elements that no window reads; one axis has no common divisor, the last rows are not read.
+    "depthwise, stride and dilation": ((2, 4, 12, 12), (4, 1, 3, 3), {"groups": 4, "stride": 2, "dilation": (2, 4)}),
+    "depthwise, common divisor": ((1, 2, 16, 12), (4, 1, 3, 2), {"groups": 2, "stride": (4, 2), "dilation": (2, 3)}),
     "kernel 1 by 3": ((1, 2, 4, 6), (3, 2, 1, 3), {}),
 }
 

@@ -25,8 +25,8 @@ from tilewright.tensor.families.linalg.products import ProductsMixin, multiply_a
 from tilewright.tensor.families.networks.phases import Phases, interleave, moved_by, phase_weight, phases_of, stored_with_gradient
 from tilewright.tensor.families.networks.windows import Sizes, check_windows, pads_of, sizes_of
 
-# From this many windows per element of the image on, its phases are stored before they are convolved: 5x5 at stride 2
-# has 6; 3x3 at stride 2 has 2 and is faster without.
+# From this many products per element of the image on, its phases are stored before they are convolved: a depthwise
+# convolution 5x5 at stride 2 has 6; 3x3 at stride 2 has 2 and is faster without.
 MIN_REUSE = 6
 # On tensor cores: bytes of a vector of channels, how often each element is multiplied where a copy of the image pays,
 # and the channels for each one that is added.
@@ -71,6 +71,8 @@ class ConvolutionMixin(ProductsMixin):
             inputs += more
         padded = build.cast(build.pad(image, ((0, 0), (0, 0), *pads)), carrier)
         check_windows("conv2d", padded.shape[2:], tuple(kernel), gaps)
+        if inputs == 1 and outputs // groups * math.prod(kernel) >= MIN_REUSE:
+            padded, steps, gaps = without_divisors(padded, kernel, steps, gaps)
         if is_split_by_stride(groups, weight.shape, steps, gaps):
             product = self._summed_phases(weight, padded, steps, dtype)
             return product if bias is None else product + with_channels(bias, "conv2d", outputs, space)
@@ -159,7 +161,7 @@ class ConvolutionMixin(ProductsMixin):
             part, taps = image, weight.uop
             for axis, (number, step) in enumerate(zip(phase, steps)):
                 part = nodes.slice_axis(part, 2 + axis, number, number + 1)
-                taps = every_tap(taps, 2 + axis, number, step)
+                taps = every_element(taps, 2 + axis, number, step)
             part = build.reshape(part, (*part.shape[:2], *part.shape[2 + count :]))
             for axis, (size, length) in enumerate(zip(sizes, taps.shape[2:]), start=2):
                 part = nodes.slice_axis(part, axis, 0, size + length - 1)
@@ -275,11 +277,26 @@ def is_split_by_stride(groups: int, weight: Shape, steps: Sequence[int], gaps: S
     return weight[0] == groups > 1 and weight[1] == 1 and is_apart and is_reused
 
 
-def every_tap(weight: UOp, axis: int, start: int, step: int) -> UOp:
-    """Taps start, start + step, ... of one axis of the kernel."""
-    count = -(-(weight.shape[axis] - start) // step)
-    weight = nodes.slice_axis(weight, axis, start, weight.shape[axis])
-    weight = nodes.pad_axis(weight, axis, 0, count * step - weight.shape[axis])
-    weight = build.reshape(weight, nodes.replace_axis(weight.shape, axis, count, step))
-    first = nodes.slice_axis(weight, axis + 1, 0, 1)
+def without_divisors(
+    image: UOp, kernel: Sequence[int], steps: Sequence[int], gaps: Sequence[int]
+) -> tuple[UOp, Sequence[int], Sequence[int]]:
+    """The image, strides and dilations of the same windows. Where stride and dilation of an axis have a common divisor,
+    windows read nothing but the elements at its multiples: these are stored, so that neighbours are adjacent. With more
+    than one channel for each output a product packs them."""
+    divisors = [math.gcd(step, gap) if k > 1 else 1 for k, step, gap in zip(kernel, steps, gaps)]
+    if max(divisors) == 1 or is_symbolic(image.shape) or 0 in image.shape:
+        return image, steps, gaps
+    for axis, divisor in enumerate(divisors, start=2):
+        image = every_element(image, axis, 0, divisor)
+    steps, gaps = ([size // divisor for size, divisor in zip(sizes, divisors)] for sizes in (steps, gaps))
+    return stored_with_gradient(image), steps, gaps
+
+
+def every_element(node: UOp, axis: int, start: int, step: int) -> UOp:
+    """Elements start, start + step, ... of one axis."""
+    count = -(-(node.shape[axis] - start) // step)
+    node = nodes.slice_axis(node, axis, start, node.shape[axis])
+    node = nodes.pad_axis(node, axis, 0, count * step - node.shape[axis])
+    node = build.reshape(node, nodes.replace_axis(node.shape, axis, count, step))
+    first = nodes.slice_axis(node, axis + 1, 0, 1)
     return build.reshape(first, (*first.shape[: axis + 1], *first.shape[axis + 2 :]))
