@@ -25,6 +25,8 @@ MIN_SUMMED = 256
 SHORT_FLOAT_OPERATIONS, FLOAT_EFFICIENCY = 3500.0, 0.75
 CACHE_BYTES = 40.0
 MIN_SPLIT_GAIN = 1.25
+# The same for windows along an axis of whole vectors, which are staged element by element once they are padded.
+MIN_MASKED_GAIN = 3.0
 VECTOR_BYTES = 16
 
 
@@ -40,9 +42,10 @@ def fill_cores(node: UOp, target: Target) -> UOp | None:
     axis = max(axes, key=lambda a: source.shape[a])
     is_whole = all(_is_whole(factor.src[0]) for factor in _factors(source))
     # Windows are padded only where no equal parts are faster: their padding is a mask for each element.
-    parts, wide = _choose_parts(node, axis, is_whole, target)
+    parts, wide = _choose_parts(node, axis, is_whole, MIN_SPLIT_GAIN, target)
     if parts == 1 and not is_whole:
-        parts, wide = _choose_parts(node, axis, True, target)
+        has_vectors = source.shape[axis] % _lanes_of(source) == 0
+        parts, wide = _choose_parts(node, axis, True, MIN_MASKED_GAIN if has_vectors else MIN_SPLIT_GAIN, target)
     if parts == 1:
         return None
     moved = tuple(sorted((axis + 1, *(a + 1 for a in axes if a != axis))))
@@ -51,14 +54,14 @@ def fill_cores(node: UOp, target: Target) -> UOp | None:
     return build.reshape(build.reduce_axis(Ops.ADD, build.contiguous(sums), (0,)), node.shape)
 
 
-def _choose_parts(node: UOp, axis: int, may_pad: bool, target: Target) -> tuple[int, int]:
-    """The number of parts with the least estimate, 1 where the whole is faster, and the length of the axis, which is
-    padded where it `may_pad`."""
+def _choose_parts(node: UOp, axis: int, may_pad: bool, gain: float, target: Target) -> tuple[int, int]:
+    """The number of parts with the least estimate, 1 where they gain less than asked for, and the length of the axis,
+    which is padded where it `may_pad`."""
     source, (_, axes) = node.src[0], node.arg
     size, length = source.shape[axis], max_count(source.shape) // max_count(node.shape)
     sides = _sides_of(source, axes)
-    best, wide = (_product_clocks(node, sides, length, 1, target) / MIN_SPLIT_GAIN, 1), size
-    lanes = VECTOR_BYTES // min(_loaded_dtype(factor).itemsize for factor in _factors(source))
+    best, wide = (_product_clocks(node, sides, length, 1, target) / gain, 1), size
+    lanes = _lanes_of(source)
     copied = [factor.src[0] for factor in _factors(source) if _is_whole(factor.src[0])]
     moved = sum(2 * max_count(each.shape) * _loaded_dtype(each).itemsize for each in copied)
     copies = memory_clocks(moved, target) + target.launch_clocks
@@ -71,6 +74,10 @@ def _choose_parts(node: UOp, axis: int, may_pad: bool, target: Target) -> tuple[
         if (clocks, parts) < best:
             best, wide = (clocks, parts), padded
     return best[1], wide
+
+
+def _lanes_of(source: UOp) -> int:
+    return VECTOR_BYTES // min(_loaded_dtype(factor).itemsize for factor in _factors(source))
 
 
 def _is_whole(view: UOp) -> bool:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from tilewright.base.costs import memory_clocks
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import ShapeError
-from tilewright.graph import build
+from tilewright.base.records import record
+from tilewright.graph import build, marks
 from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Shape
@@ -21,6 +22,7 @@ from tilewright.runtime.device import open_driver
 from tilewright.tensor.core import nodes
 from tilewright.tensor.core.base import check_devices
 from tilewright.tensor.core.checks import check_whole
+from tilewright.tensor.core.gradient import Flow
 from tilewright.tensor.families.linalg.products import ProductsMixin, multiply_and_sum
 from tilewright.tensor.families.networks.phases import Phases, interleave, moved_by, phase_weight, phases_of, stored_with_gradient
 from tilewright.tensor.families.networks.windows import Sizes, check_windows, pads_of, sizes_of
@@ -28,6 +30,8 @@ from tilewright.tensor.families.networks.windows import Sizes, check_windows, pa
 # From this many products per element of the image on, its phases are stored before they are convolved: a depthwise
 # convolution 5x5 at stride 2 has 6; 3x3 at stride 2 has 2 and is faster without.
 MIN_REUSE = 6
+# Elements of windows for each element of the image from which on their gradients are not stored by tensor cores.
+MIN_WINDOW_ELEMENTS = 3
 # On tensor cores: bytes of a vector of channels, how often each element is multiplied where a copy of the image pays,
 # and the channels for each one that is added.
 VECTOR_BYTES = 16
@@ -71,24 +75,25 @@ class ConvolutionMixin(ProductsMixin):
             inputs += more
         padded = build.cast(build.pad(image, ((0, 0), (0, 0), *pads)), carrier)
         check_windows("conv2d", padded.shape[2:], tuple(kernel), gaps)
-        if inputs == 1 and outputs // groups * math.prod(kernel) >= MIN_REUSE:
+        if inputs == 1 < groups and outputs // groups * math.prod(kernel) >= MIN_REUSE:
             padded, steps, gaps = without_divisors(padded, kernel, steps, gaps)
         if is_split_by_stride(groups, weight.shape, steps, gaps):
             product = self._summed_phases(weight, padded, steps, dtype)
             return product if bias is None else product + with_channels(bias, "conv2d", outputs, space)
-        windows = nodes.pool(padded, tuple(kernel), steps, gaps)
-        batch, size = self.shape[0], windows.shape[2 : 2 + space]
-        # (batch, groups, out/groups, channels, *kernel, *size): pixels are the last axes, so that the gradient of the
-        # windows is stored at unit stride.
-        full = (batch, groups, outputs // groups, inputs, *kernel, *size)
-        grouped = build.reshape(windows, (batch, groups, inputs, *size, *kernel))
-        order = (0, 1, 2, *range(3 + space, 3 + 2 * space), *range(3, 3 + space))
-        left = build.reshape(build.permute(grouped, order), (batch, groups, 1, inputs, *kernel, *size))
-        right = build.reshape(build.cast(taps, carrier), (1, groups, outputs // groups, inputs, *kernel, *(1,) * space))
-        summed = range(3, 4 + space)
-        node = multiply_and_sum(build.expand(left, full), build.expand(right, full), summed, result)
-        product = self._new(build.reshape(node, (batch, outputs, *size)), weight)
+        node = windows_product(padded, taps, groups, steps, gaps, (result, carrier))
+        if groups == 1 and self._has_phased_gradient(kernel, steps):
+            rule = PhasedGradient(type(self), self.device, tuple(steps), tuple(gaps), pads, (result, carrier))
+            node = marks.with_gradient(node, rule, image, taps)
+        product = self._new(node, weight)
         return product if bias is None else product + with_channels(bias, "conv2d", outputs, space)
+
+    def _has_phased_gradient(self, kernel: Sequence[int], steps: Sequence[int]) -> bool:
+        """Whether the gradient of the image is a transposed convolution. Otherwise, with a stride, tensor cores store
+        the gradients of all windows, which are then summed."""
+        is_overlapping = math.prod(kernel) > MIN_WINDOW_ELEMENTS * math.prod(steps) > MIN_WINDOW_ELEMENTS
+        if not is_overlapping or not isinstance(self.device, str) or is_symbolic(self.shape) or 0 in self.shape:
+            return False
+        return any(core.operand is self.dtype for core in open_driver(self.device).target.tensor_cores)
 
     def _missing_channels(self, weight: Self, steps: Sequence[int]) -> int:
         """Channels of zeros with which the windows of an image are whole vectors along the channels, as tensor cores
@@ -260,6 +265,57 @@ class ConvolutionMixin(ProductsMixin):
         for axis, ((before, after), (less, fewer)) in enumerate(zip(pads, left), start=2):
             image = moved_by(image, axis, before - less, after - fewer)
         return self._new(image), tuple(size for around in reversed(left) for size in around)
+
+
+def windows_product(
+    padded: UOp, taps: UOp, groups: int, steps: Sequence[int], gaps: Sequence[int], dtypes_of: tuple[DType, DType]
+) -> UOp:
+    """The sum over all windows of a padded image times the taps: (batch, outputs, *size). `dtypes_of` are those of the
+    result and of the products."""
+    result, carrier = dtypes_of
+    outputs, inputs, *kernel = taps.shape
+    space, batch = len(kernel), padded.shape[0]
+    windows = nodes.pool(padded, tuple(kernel), tuple(steps), tuple(gaps))
+    size = windows.shape[2 : 2 + space]
+    # (batch, groups, out/groups, channels, *kernel, *size): pixels are the last axes, so that the gradient of the
+    # windows is stored at unit stride.
+    full = (batch, groups, outputs // groups, inputs, *kernel, *size)
+    grouped = build.reshape(windows, (batch, groups, inputs, *size, *kernel))
+    order = (0, 1, 2, *range(3 + space, 3 + 2 * space), *range(3, 3 + space))
+    left = build.reshape(build.permute(grouped, order), (batch, groups, 1, inputs, *kernel, *size))
+    right = build.reshape(build.cast(taps, carrier), (1, groups, outputs // groups, inputs, *kernel, *(1,) * space))
+    node = multiply_and_sum(build.expand(left, full), build.expand(right, full), range(3, 4 + space), result)
+    return build.reshape(node, (batch, outputs, *size))
+
+
+@record
+class PhasedGradient:
+    """The gradients of a convolution with a stride: that of the image is a transposed convolution."""
+
+    kind: type[ConvolutionMixin]
+    device: str
+    steps: tuple[int, ...]
+    gaps: tuple[int, ...]
+    pads: tuple[tuple[int, int], ...]
+    dtypes: tuple[DType, DType]  # of the result, and of the products
+
+    def __call__(self, upstream: UOp, image: UOp, taps: UOp) -> tuple[UOp, UOp]:
+        own = marks.identical(taps)
+        padded = build.cast(build.pad(image, ((0, 0), (0, 0), *self.pads)), self.dtypes[1])
+        product = windows_product(padded, own, 1, self.steps, self.gaps, self.dtypes)
+        of_taps = Flow(product, lambda inner: inner is own, stops=True).propagate(upstream)[own]
+        return self._of_image(upstream, image, taps), of_taps
+
+    def _of_image(self, upstream: UOp, image: UOp, taps: UOp) -> UOp:
+        axes = zip(image.shape[2:], upstream.shape[2:], taps.shape[2:], self.steps, self.gaps, self.pads)
+        more = tuple(
+            size + before + after - (count - 1) * step - gap * (length - 1) - 1
+            for size, count, length, step, gap, (before, after) in axes
+        )
+        around = tuple(size for pair in reversed(self.pads) for size in pair)
+        given, weight = (self.kind._from_uop(node, self.device, False) for node in (upstream, taps))
+        found = given.conv_transpose2d(weight, None, 1, self.steps, self.gaps, around, more)
+        return build.cast(found.uop, image.dtype)
 
 
 def with_channels(bias: Mixin, name: str, outputs: int, space: int) -> Mixin:
