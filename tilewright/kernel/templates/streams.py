@@ -21,6 +21,7 @@ from tilewright.kernel.templates.measured import (
     MASKED_SPEED,
     MIN_SQUARE,
     MIN_STREAMED_ROWS,
+    OVERLAPPING_VECTORS,
     SPILL_SHARE,
 )
 from tilewright.kernel.templates.opt_builder import OptBuilder, best_divisor
@@ -213,3 +214,22 @@ def add_streams(builder: OptBuilder) -> None:
             # A single accumulator is one dependent chain, so that more streams than the memory needs are faster.
             wanted = min(builder.target.read_streams, room)
         split_into_streams(builder, rows[-1], OptOps.UPCAST, wanted)
+
+
+def overlap_short_rows(builder: OptBuilder) -> None:
+    """Several rows at a time where a row has few vectors and several reductions, each of which waits for the one before
+    it, as in softmax: the operations of different rows overlap."""
+    view, target = builder.view, builder.target
+    rows = [axis for axis in view.of_kind(AxisType.LOOP) if is_counted(axis)]
+    if len(rows) != 1 or any(axis.arg.kind is AxisType.REDUCE for axis in view.axes):
+        return
+    if any(rows[0] not in node.ranges for node in view.reduces):
+        return
+    lengths = [math.prod(map(size_of, node.src[1:])) for node in view.reduces]
+    vectors = -(-max(lengths) // target.lanes(view.reduces[0].dtype))
+    most = OVERLAPPING_VECTORS * target.independent_vectors // vectors
+    amounts = [n for n in range(2, most + 1) if size_of(rows[0]) % n == 0]
+    if amounts:
+        builder.upcast(rows[0], amounts[-1])
+    elif most > 1 and size_of(rows[0]) > most and builder.has_masks(rows[0]):
+        builder.upcast(builder.pad(rows[0], most), most)

@@ -42,6 +42,7 @@ from tilewright.kernel.templates.streams import (
     add_accumulators,
     add_streams,
     crossing_axes,
+    overlap_short_rows,
     row_vectors,
     square_tile,
     stream_rows,
@@ -142,7 +143,10 @@ def vectorise_inner(builder: OptBuilder) -> None:
         else:
             builder.vectorise(inner, 1 if is_scattered else vectors_of_row(view), lanes, overlaps)
     add_accumulators(builder, lanes)
-    add_streams(builder)
+    if len(view.reduces) > 1:
+        overlap_short_rows(builder)
+    else:
+        add_streams(builder)
 
 
 def tile_along(builder: OptBuilder, axis: UOp, lanes: int) -> None:
