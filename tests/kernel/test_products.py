@@ -406,6 +406,19 @@ def test_many_products_of_short_sums_pack_each_right_factor_once(cores: int) -> 
 
 
 @pytest.mark.parametrize("cores", [1, 2])
+def test_two_loops_over_rows_pack_the_right_factor_once(cores: int) -> None:
+    """Rows of 35 steps of 20 sequences, stored in the other order: each sequence packed the whole right factor again."""
+    sequence, step, j, k = axis(20, 0), axis(35, 1), axis(640, 2), axis(65, 3, AxisType.REDUCE)
+    left = load(param(1, 700 * 65), (step * 20 + sequence) * 65 + k)
+    right = load(param(2, 640 * 65), j * 65 + k)
+    place = store(param(0, 700 * 640), (sequence * 35 + step) * 640 + j, summed(left * right, k))
+    made = Chosen(UOp(Ops.SINK, dtypes.void, (place,), KernelInfo("product")), replace(LARGE_CACHES, cores=cores))
+    outermost = made.view.axes[0]
+    assert 0 < (stride(made.view.stores[0], outermost) or 0) < 640
+    assert [opt.axis for opt in made.opts if opt.op is OptOps.STAGE] == [0]
+
+
+@pytest.mark.parametrize("cores", [1, 2])
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(300, 100, 60), (307, 40, 16), (5, 20, 3000), (24, 40, 64)])
 def test_columns_at_a_stride_are_packed(rows: int, depth: int, columns: int, cores: int) -> None:
     """Also where there is one tile of columns and one core, so that no loop is outside the rows; or one of rows."""

@@ -135,12 +135,21 @@ class PackedProduct(PackedNest):
         self.is_whole = self.is_left_packed_whole()
         if "rows" in self.loops and self.has_neighbouring_rows() and not self.is_whole:
             self.block_loop("rows", self._choose_row_block(self.loops["rows"], room // tile.rows))
-        self.order()
+        self.order(inside=self._more_rows())
         self._share()
         self._spill(self.loops.get("rows"))
         self.stage()
         self._unroll_sum()
         return tuple(self.opts)
+
+    def _more_rows(self) -> list[UOp]:
+        """Further loops over rows, inside the blocks of columns: a panel of the right factor is packed for all of
+        them."""
+        right = self.factors[1]
+        if "blocks of columns" not in self.loops or not self.is_right_packed():
+            return []
+        others = [axis for axis in self.view.of_kind(AxisType.LOOP) if axis not in self.loops.values()]
+        return [axis for axis in others if axis not in right.ranges]
 
     def _overlaps_columns(self, width: int) -> bool:
         """Whether the last tile of columns overlaps the one before: the right factor is read in place, where every load

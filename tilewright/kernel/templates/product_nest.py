@@ -4,6 +4,8 @@ loops."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
@@ -74,11 +76,19 @@ class Nest(OptBuilder):
         elif amount < size_of(axis):
             self.loops[f"blocks of {name}"], self.loops[name] = self.block(axis, amount)
 
-    def order(self, nest: tuple[str, ...] = NEST) -> None:
-        """Swaps the loops into the order of the nest, those around it outside."""
+    def order(self, nest: tuple[str, ...] = NEST, inside: Sequence[UOp] = ()) -> None:
+        """Swaps the loops into the order of the nest. Those around it are outside, but for some that are `inside` its
+        first loop."""
         others = [axis for axis in self.view.of_kind(AxisType.LOOP) if axis not in self.loops.values()]
-        around = {f"around {number}": axis for number, axis in enumerate(others)}
-        self.loops = around | {name: self.loops[name] for name in nest if name in self.loops}
+        names = {f"around {number}": axis for number, axis in enumerate(others)}
+        around = {name: axis for name, axis in names.items() if axis not in inside}
+        first, *rest = [name for name in nest if name in self.loops] or [""]
+        self.loops = (
+            around
+            | ({first: self.loops[first]} if first else {})
+            | {name: axis for name, axis in names.items() if axis in inside}
+            | {name: self.loops[name] for name in rest}
+        )
         for number, name in enumerate(self.loops):
             axis = self.loops[name]
             current = sorted(self.loops.values(), key=self.view.axes.index)[number]
