@@ -407,7 +407,7 @@ def test_many_products_of_short_sums_pack_each_right_factor_once(cores: int) -> 
 
 @pytest.mark.parametrize("cores", [1, 2])
 def test_two_loops_over_rows_pack_the_right_factor_once(cores: int) -> None:
-    """Rows of 35 steps of 20 sequences, stored in the other order: each sequence packed the whole right factor again."""
+    """Rows of 35 steps of 20 sequences, stored in the other order: each packed the whole right factor again."""
     sequence, step, j, k = axis(20, 0), axis(35, 1), axis(640, 2), axis(65, 3, AxisType.REDUCE)
     left = load(param(1, 700 * 65), (step * 20 + sequence) * 65 + k)
     right = load(param(2, 640 * 65), j * 65 + k)

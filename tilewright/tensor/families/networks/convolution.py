@@ -16,7 +16,7 @@ from tilewright.base.records import record
 from tilewright.graph import build, marks
 from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import is_symbolic
-from tilewright.graph.spec import Shape
+from tilewright.graph.spec import Devices, Shape
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver
 from tilewright.tensor.core import nodes
@@ -24,7 +24,14 @@ from tilewright.tensor.core.base import check_devices
 from tilewright.tensor.core.checks import check_whole
 from tilewright.tensor.core.gradient import Flow
 from tilewright.tensor.families.linalg.products import ProductsMixin, multiply_and_sum
-from tilewright.tensor.families.networks.phases import Phases, interleave, moved_by, phase_weight, phases_of, stored_with_gradient
+from tilewright.tensor.families.networks.phases import (
+    Phases,
+    interleave,
+    moved_by,
+    phase_weight,
+    phases_of,
+    stored_with_gradient,
+)
 from tilewright.tensor.families.networks.windows import Sizes, check_windows, pads_of, sizes_of
 
 # From this many products per element of the image on, its phases are stored before they are convolved: a depthwise
@@ -82,7 +89,7 @@ class ConvolutionMixin(ProductsMixin):
             return product if bias is None else product + with_channels(bias, "conv2d", outputs, space)
         node = windows_product(padded, taps, groups, steps, gaps, (result, carrier))
         if groups == 1 and self._has_phased_gradient(kernel, steps):
-            rule = PhasedGradient(type(self), self.device, tuple(steps), tuple(gaps), pads, (result, carrier))
+            rule = PhasedGradient(type(self), self.device, steps, gaps, pads, (result, carrier))
             node = marks.with_gradient(node, rule, image, taps)
         product = self._new(node, weight)
         return product if bias is None else product + with_channels(bias, "conv2d", outputs, space)
@@ -293,7 +300,7 @@ class PhasedGradient:
     """The gradients of a convolution with a stride: that of the image is a transposed convolution."""
 
     kind: type[ConvolutionMixin]
-    device: str
+    device: Devices
     steps: tuple[int, ...]
     gaps: tuple[int, ...]
     pads: tuple[tuple[int, int], ...]
@@ -333,9 +340,7 @@ def is_split_by_stride(groups: int, weight: Shape, steps: Sequence[int], gaps: S
     return weight[0] == groups > 1 and weight[1] == 1 and is_apart and is_reused
 
 
-def without_divisors(
-    image: UOp, kernel: Sequence[int], steps: Sequence[int], gaps: Sequence[int]
-) -> tuple[UOp, Sequence[int], Sequence[int]]:
+def without_divisors(image: UOp, kernel: Sequence[int], steps: Shape, gaps: Shape) -> tuple[UOp, Shape, Shape]:
     """The image, strides and dilations of the same windows. Where stride and dilation of an axis have a common divisor,
     windows read nothing but the elements at its multiples: these are stored, so that neighbours are adjacent. With more
     than one channel for each output a product packs them."""
@@ -344,7 +349,7 @@ def without_divisors(
         return image, steps, gaps
     for axis, divisor in enumerate(divisors, start=2):
         image = every_element(image, axis, 0, divisor)
-    steps, gaps = ([size // divisor for size, divisor in zip(sizes, divisors)] for sizes in (steps, gaps))
+    steps, gaps = (tuple(size // divisor for size, divisor in zip(sizes, divisors)) for sizes in (steps, gaps))
     return stored_with_gradient(image), steps, gaps
 
 
