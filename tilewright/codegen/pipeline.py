@@ -24,6 +24,7 @@ from tilewright.codegen.peel import peel_reductions
 from tilewright.codegen.separate_loops import separate_loops
 from tilewright.codegen.vectors import split_vectors
 from tilewright.codegen.wide_integers import split_wide_integers
+from tilewright.codegen.zero_tiles import skip_zero_tiles
 from tilewright.graph.kernels.threads import Threads
 from tilewright.graph.ops import Axis, AxisType, Ops
 from tilewright.graph.passes import KernelState, Pass, run_passes
@@ -84,6 +85,7 @@ PASSES: tuple[Pass[Lowering], ...] = (
     Pass("peel_reductions", on_target(peel_reductions), "padded axes", "loops without masks", is_optional=True),
     Pass("cascade_sums", on_sink(cascade_sums), "no grouped reduction", "long float sums nested", is_optional=True),
     Pass("drop_clamps", on_target(drop_clamps), "masked accesses", "no clamps of masked indices", is_optional=True),
+    Pass("skip_zero_tiles", on_target(skip_zero_tiles), "tile axes", "tiles of zeros as constants", is_optional=True),
     Pass("decompose", on_target(decompose), "any ops", "ops the target has"),
     Pass("split_vectors", on_target(split_vectors), "tile axes", "lanes no longer than the target's vectors"),
     Pass("loop_epilogues", on_target(loop_epilogues), "tile axes", "long epilogues in loops", is_optional=True),

@@ -152,6 +152,8 @@ MASKED_SPEED = 0.75
 # The cost of storing a part of a vector again right after the first store, in vector additions: the second store waits
 # until the first has left the store buffer (140 clocks of a Neoverse N1).
 OVERLAP_COST = 400.0
+# The work of an element, in additions, up to which a tile may have twice as many vectors where these divide a loop.
+MAX_WIDE_WORK = 8.0
 # The fewest tiles of a row that ALIGN extends: the row gets one more tile, and the first and the last are masked.
 MIN_ALIGNED = 4
 # A square tile with a shorter side leaves most of each vector unused.

@@ -11,7 +11,7 @@ from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import KernelView, is_counted, is_uniform, make_range, padded_size, quotient_of, view_kernel
-from tilewright.kernel.templates.measured import LOOP_COST, MIN_ALIGNED, OVERLAP_COST
+from tilewright.kernel.templates.measured import LOOP_COST, MAX_WIDE_WORK, MIN_ALIGNED, OVERLAP_COST
 from tilewright.kernel.transforms.align import aligned_size, check_align
 from tilewright.kernel.transforms.block import check_block
 from tilewright.kernel.transforms.pad import check_pad
@@ -95,6 +95,9 @@ class OptBuilder:
             return
         few = self.target.independent_vectors
         amount = best_divisor(size, vectors * lanes, lanes, few)
+        if 2 * (amount or 0) <= vectors * lanes and (wide := self.wide_divisor(axis, vectors * lanes, lanes)):
+            self.upcast(axis, wide)
+            return
         tile = self.covering_tile(axis, vectors, lanes, amount)
         is_loop = size > vectors * lanes or bool(self.view.reduces)  # masks of a single tile are constants
         if may_overlap and is_loop and tile is not None and self.overlap_tiles(axis, tile, vectors * lanes):
@@ -107,6 +110,13 @@ class OptBuilder:
             amount = best_divisor(size_of(axis), vectors * lanes, lanes, few)
             assert amount is not None
         self.upcast(axis, amount)
+
+    def wide_divisor(self, axis: UOp, most: int, lanes: int) -> int | None:
+        """The least divisor of an axis above `most`, up to twice as many elements, that fills whole registers. Only
+        where so little is computed that registers suffice; None where the processor has masks."""
+        if self.view.reduces or self.has_masks(axis) or work_along(self.view, axis) > MAX_WIDE_WORK:
+            return None
+        return next((n for n in range(most + lanes, 2 * most + 1, lanes) if size_of(axis) % n == 0), None)
 
     def has_masks(self, axis: UOp) -> bool:
         """Whether all vectors along an axis may be loaded and stored under a mask."""

@@ -29,7 +29,8 @@ class Elementwise:
         found = find_slow_paths(body)
         # Values whose lanes lie along different axes are transposed tile by tile, not in a block of one element: such a
         # path is computed like any other value, with all that it shares with others.
-        mixed = {where for where, nodes in found.items() if len({*map(values.facts.vector_axis, (where, *nodes))}) > 1}
+        axes = {where: {*map(values.facts.vector_axis, (where, *nodes))} - {None} for where, nodes in found.items()}
+        mixed = {where for where in found if len(axes[where]) > 1}
         computed = {node for where in mixed for node in found[where]}
         # By the WHERE, the nodes of its slow path in order.
         self.slow = {
@@ -62,8 +63,12 @@ class Elementwise:
     def _choose(self, where: UOp, at: dict[UOp, int]) -> Element:
         values, emitter, facts = self.values, self.values.emitter, self.values.facts
         axis, lanes = facts.vector_axis(where), facts.lanes(where)
-        condition, fast = (values.operand(source, at, axis) for source in where.src[:2])
-        every = emitter.assign(emitter.fold_lanes(Ops.AND, dtypes.bool, lanes, condition)) if lanes else condition
+        varies = lanes > 0 and facts.vector_axis(where.src[0]) is not None
+        condition, fast = (
+            values.operand(where.src[0], at, axis if varies else None),
+            values.operand(where.src[1], at, axis),
+        )
+        every = emitter.assign(emitter.fold_lanes(Ops.AND, dtypes.bool, lanes, condition)) if varies else condition
         label = emitter.fresh("slow")
         before = emitter.label
         emitter.line(f"  br i1 {every}, label %{label}.done, label %{label}.taken")
@@ -72,7 +77,7 @@ class Elementwise:
         for node in self.slow[where]:
             values.setdefault(node, {})[facts.coordinates(node, at)] = self._element(node, at)
         slow = values.operand(where.src[2], at, axis)
-        chosen = emitter.assign(emitter.select(where.dtype, lanes, condition, fast, slow))
+        chosen = emitter.assign(emitter.select(where.dtype, lanes, condition, fast, slow)) if varies else slow
         # Results of the slow path are undefined on the path that does not take it.
         emitter.reused = reused
         taken = emitter.label
