@@ -331,6 +331,7 @@ def test_rows_packed_in_blocks_outside_of_the_columns(
     shape: tuple[int, int, int], target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packed_products, "SHORT_SUM", 1)
+    monkeypatch.setattr(products, "match_short", lambda view, product: None)
     rows, depth, columns = shape
     ast = matrices(rows, depth, columns, (1, rows, columns, 1))
     small = replace(TARGETS[target], max_local_bytes=(4 * columns + 4 * rows) * depth, core_cache_bytes=1 << 20)

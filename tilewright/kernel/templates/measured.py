@@ -56,6 +56,9 @@ MAX_L1_BLOCK = 256
 MAX_L1_ROW_BYTES = 512
 # A block that does not divide its sum has a multiple of this length, to be unrolled and copied in vectors.
 SUM_BLOCK_STEP = 16
+# Clocks of a line of results that is written in parts, in more rows at a time than there are streams to memory: it is
+# fetched, and written back between the parts (Neoverse N1: 35 to 40; with whole lines, or in few rows, 10 to 15).
+PARTIAL_LINE_CLOCKS = 36.0
 # The longest sum that takes less time to compute than its results take to write. Beside a longer inner sum, spilling
 # the accumulators of an outer one takes little time.
 SHORT_SUM = 64

@@ -27,12 +27,14 @@ from tilewright.kernel.templates.measured import (
     OPERAND_REGISTERS,
     PACKING_COST,
     PANEL_SHARE,
+    PARTIAL_LINE_CLOCKS,
     REDUCTION_COST,
     SPILLED_COST,
 )
 from tilewright.kernel.templates.opt_builder import best_divisor
 from tilewright.kernel.templates.product_match import Product, sum_dtype
 from tilewright.kernel.templates.product_sizes import Tile, padded, tile_work
+from tilewright.kernel.templates.short_products import Short, has_streams
 from tilewright.kernel.templates.streamed_products import Streamed, block_length, has_equal_parts, max_part
 
 
@@ -70,9 +72,17 @@ def strip_clocks(view: KernelView, nbytes: int, count: int, passes: int) -> floa
     return first + ((passes - 1) * lines * NEAR_LINE_CLOCKS if nbytes >= target.l1_bytes else 0.0)
 
 
-def has_streams(view: KernelView) -> bool:
-    """Whether a sum has so few rows of the right factor that each is a stream, and prefetched."""
-    return math.prod(map(size_of, view.reduce_axes)) < 2 * view.target.read_streams
+def written_clocks(view: KernelView, product: Product, tile: Tile) -> float:
+    """The least time of a short sum whose results are written in parts of lines, in many rows at a time. Results that a
+    core's cache holds, and those of longer sums, take longer to compute than to write."""
+    target, store = view.target, view.stores[0]
+    itemsize, line = store.dtype.itemsize, target.line_bytes
+    nbytes = math.prod(map(size_of, (axis for axis in view.axes if axis not in view.reduce_axes))) * itemsize
+    if not has_streams(view) or nbytes < target.core_cache_bytes or tile.rows <= target.memory_streams:
+        return 0.0
+    width = tile.vectors * target.lanes(sum_dtype(view)) * itemsize
+    is_whole = width % line == 0 and (stride(store, product.rows) or 0) * itemsize % line == 0
+    return 0.0 if is_whole else nbytes / line * PARTIAL_LINE_CLOCKS
 
 
 def stream_clocks(nbytes: int, target: Target) -> float:
@@ -105,6 +115,16 @@ def blocked_clocks(view: KernelView, found: Blocked) -> float:
     nbytes = factor_bytes(view, product.left, product.right) + factor_bytes(view, product.right, product.left)
     computed = product_clocks(sums_of(view, product) * work, found.lanes, view.target, cores=1)
     return max(computed, stream_clocks(matrix_count(view, product) * nbytes, view.target))
+
+
+def short_clocks(view: KernelView, found: Short) -> float:
+    """Both factors in place, and few streams of results."""
+    product = found.product
+    rows, columns = size_of(product.rows), size_of(product.columns)
+    work = tile_work(found.tile, rows, columns, found.lanes, may_overlap=True)
+    nbytes, count = factor_bytes(view, product.right, product.left), matrix_count(view, product)
+    computed = product_clocks(sums_of(view, product) * work, found.lanes, view.target, cores=1)
+    return computed + strip_clocks(view, nbytes, count, -(-rows // found.tile.rows))
 
 
 def padded_clocks(view: KernelView, found: Streamed) -> float:
@@ -144,14 +164,16 @@ def packed_clocks(
     if not is_packed:
         # A block of columns of a short sum stays in the core's cache for all of its rows.
         passes = 1 if has_streams(view) else -(-size_of(product.rows) // tile.rows)
-        return product_clocks(sums * work / terms, lanes, target, cores=1) + strip_clocks(view, nbytes, count, passes)
+        computed = product_clocks(sums * work / terms, lanes, target, cores=1)
+        return max(computed + strip_clocks(view, nbytes, count, passes), written_clocks(view, product, tile))
     packing = (
         packing_cost(target, nbytes, sums // count) if stride(product.right, product.columns) == 1 else PACKING_COST
     )
     converted = 2 if product.right.dtype is not view.reduces[0].dtype and terms == 1 else 1
     masked = MASKED_PACKING_COST if is_masked else 0.0
     work += size_of(product.columns) * (packing + masked) * converted
-    return max(product_clocks(sums * work / terms, lanes, target, cores=1), stream_clocks(count * nbytes, target))
+    computed = product_clocks(sums * work / terms, lanes, target, cores=1)
+    return max(computed, stream_clocks(count * nbytes, target), written_clocks(view, product, tile))
 
 
 def packing_cost(target: Target, nbytes: int, depth: int) -> float:
@@ -198,7 +220,8 @@ def column_clocks(view: KernelView, product: Product) -> float:
         work *= padded(amount, lanes) / amount
     computed = product_clocks(sums_of(view, product) * work, lanes, target, cores=1)
     nbytes = factor_bytes(view, product.right, product.left)
-    return computed + strip_clocks(view, nbytes, matrix_count(view, product), rows // height)
+    read = strip_clocks(view, nbytes, matrix_count(view, product), rows // height)
+    return max(computed + read, written_clocks(view, product, Tile(height, vectors)))
 
 
 def column_rows(product: Product, vectors: int, target: Target) -> int:

@@ -36,6 +36,7 @@ from tilewright.kernel.templates.product_costs import (
     dot_clocks,
     is_left_to_columns,
     padded_clocks,
+    short_clocks,
     streamed_clocks,
 )
 from tilewright.kernel.templates.product_match import (
@@ -46,6 +47,7 @@ from tilewright.kernel.templates.product_match import (
     own_axes,
     sum_dtype,
 )
+from tilewright.kernel.templates.short_products import make_short_opts, match_short
 from tilewright.kernel.templates.streamed_products import (
     fills_registers,
     make_padded_opts,
@@ -107,6 +109,11 @@ def _plans_in_place(view: KernelView, product: Product, lanes: int) -> Iterator[
         reason = "few rows and a matrix that is read once: the sum in short blocks outside of the columns"
         made = partial(make_streamed_opts, view, streamed)
         yield Plan("streamed", reason, made, _estimate(view, streamed_clocks, streamed))
+    short = match_short(view, product)
+    if short is not None:
+        reason = "a short sum: both factors in place, and few rows of results written at a time"
+        made = partial(make_short_opts, view, short)
+        yield Plan("short sum", reason, made, _estimate(view, short_clocks, short))
     blocked = match_blocked(view, product)
     if blocked is not None:
         reason = "two small sides and a long sum: both factors in place, in blocks of the sum that the L1 holds"

@@ -7,6 +7,9 @@ a function it is done once for each type of vector."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 from tilewright.backends.cpu.code.llvm import FUNCTION_ATTRIBUTES
 from tilewright.backends.cpu.host.system import machine
 from tilewright.backends.cpu.rendering.emitter import Emitter
@@ -47,15 +50,14 @@ def masked_call(
 
 class StackStore(NamedTuple):
     """A masked store of a vector by a function that reads the vector and its mask from arrays on the stack. `spills`
-    fill the arrays. Where those of all vectors of a tile come before the first `call`, no vector is live across it."""
+    fill the arrays. Where those of all vectors of a tile come before the first call, no vector is live across it.
+    `call_to` is the call that stores to an address."""
 
     spills: tuple[str, ...]
-    call: str
+    call_to: Callable[[str], str]
 
 
-def store_from_stack(
-    emitter: Emitter, dtype: DType, lanes: int, name: str, pointer: str, mask: str, number: int
-) -> StackStore:
+def store_from_stack(emitter: Emitter, dtype: DType, lanes: int, name: str, mask: str, number: int) -> StackStore:
     """The store of vector `number` of a tile. `%vectors` and `%lanes` are arrays for all of them."""
     kind, kept = of_lanes(memory_type(dtype), lanes), of_lanes("i8", lanes)
     function = f"masked.store.stack.{overload(dtype, lanes)}"
@@ -79,7 +81,8 @@ def store_from_stack(
         f"store {kept} {words}, ptr {bits}, align 1",
         f"store {kind} {name}, ptr {vector}, align {dtype.itemsize}",
     )
-    return StackStore(spills, emitter.call(function, "void", ("ptr", vector), ("ptr", bits), ("ptr", pointer)))
+    call = functools.partial(emitter.call, function, "void", ("ptr", vector), ("ptr", bits))
+    return StackStore(spills, lambda pointer: call(("ptr", pointer)))
 
 
 def _is_constant(value: str) -> bool:

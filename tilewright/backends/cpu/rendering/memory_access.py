@@ -7,6 +7,7 @@ intrinsics; a single element at a computed index is stored in a conditional bloc
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 from tilewright.backends.cpu.rendering.addresses import lane_count
 from tilewright.backends.cpu.rendering.instructions import memory_type, of_lanes, overload, value_type
@@ -15,6 +16,7 @@ from tilewright.backends.cpu.rendering.masked_functions import StackStore, maske
 from tilewright.backends.cpu.rendering.partial_vectors import PartialStore
 from tilewright.backends.cpu.rendering.prefetch import is_walked
 from tilewright.backends.cpu.rendering.shuffles import interleave
+from tilewright.base.dtype import DType
 from tilewright.codegen.tiles import memory_dtype, tile_part
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import Ops
@@ -114,30 +116,40 @@ class MemoryAccess(Loads):
         """Emits a masked store, or returns one that needs a branch: `number` is its place among those of the tile."""
         emitter, lanes, dtype = self.emitter, lane_count(axis), memory_dtype(index.dtype)
         kind = of_lanes(memory_type(dtype), lanes)
-        pointer = self.pointer(index, at, axis).name
+        stored = f"store {kind} {name}, ptr {{}}, align {dtype.itemsize}".format
+        whole = None
         if varies:
             assert axis is not None
-            is_shared = self.shares_function(index, axis, Ops.STORE)
-            whole = self.whole(index, at, axis)
+            is_shared, whole = self.shares_function(index, axis, Ops.STORE), self.whole(index, at, axis)
             if whole is not None and is_shared:
                 self.partial.vector_bytes = max(self.partial.vector_bytes, (number + 1) * dtype.itemsize * lanes)
-                masked = store_from_stack(emitter, dtype, lanes, name, pointer, mask, number)
-                return PartialStore(f"store {kind} {name}, ptr {pointer}, align {dtype.itemsize}", masked, whole)
-            given = ((kind, name), ("ptr", pointer), ("i32", str(dtype.itemsize)), (of_lanes("i1", lanes), mask))
-            function = f"llvm.masked.store.{overload(dtype, lanes)}.p0"
-            call = masked_call(emitter, function, "void", given, is_shared)
-            if whole is not None:
-                plain = f"store {kind} {name}, ptr {pointer}, align {dtype.itemsize}"
-                return PartialStore(plain, StackStore((), call), whole)
-            emitter.line(f"  {call}")
+                masked = store_from_stack(emitter, dtype, lanes, name, mask, number)
+            else:
+                masked = StackStore((), self._masked_store(dtype, lanes, name, mask, is_shared))
+        if whole is not None:
+            return PartialStore(lambda: self.pointer(index, at, axis).name, stored, masked, whole)
+        pointer = self.pointer(index, at, axis).name
+        if varies:
+            emitter.line(f"  {masked.call_to(pointer)}")
             return None
         if not lanes and any(node.op is Ops.LOAD for node in toposort(index.src[1])):
-            self._store_if(f"{kind} {name}, ptr {pointer}, align {dtype.itemsize}", mask)
+            self._store_if(stored(pointer), mask)
             return None
         self.trash_bytes = max(self.trash_bytes, dtype.itemsize * max(lanes, 1))
         pointer = emitter.assign(f"select i1 {mask}, ptr {pointer}, ptr %trash")
-        emitter.line(f"  store {kind} {name}, ptr {pointer}, align {dtype.itemsize}")
+        emitter.line(f"  {stored(pointer)}")
         return None
+
+    def _masked_store(self, dtype: DType, lanes: int, name: str, mask: str, is_shared: bool) -> Callable[[str], str]:
+        """The text of a masked store of a vector in a register, to an address."""
+        function = f"llvm.masked.store.{overload(dtype, lanes)}.p0"
+        vector, bits = (of_lanes(memory_type(dtype), lanes), name), (of_lanes("i1", lanes), mask)
+
+        def call_to(pointer: str) -> str:
+            given = (vector, ("ptr", pointer), ("i32", str(dtype.itemsize)), bits)
+            return masked_call(self.emitter, function, "void", given, is_shared)
+
+        return call_to
 
     def _store_if(self, stored: str, mask: str) -> None:
         """A store to a computed index, in a separate block: nearly every index is in range, and with a predicted branch
@@ -146,7 +158,7 @@ class MemoryAccess(Loads):
         emitter.declarations[LIKELY] = LIKELY_WEIGHTS
         emitter.line(f"  br i1 {mask}, label %{label}.inside, label %{label}.done, !prof {LIKELY}")
         emitter.begin_block(f"{label}.inside")
-        emitter.line(f"  store {stored}")
+        emitter.line(f"  {stored}")
         emitter.line(f"  br label %{label}.done")
         emitter.begin_block(f"{label}.done")
 

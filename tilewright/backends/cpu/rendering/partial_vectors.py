@@ -7,7 +7,7 @@ of its buffer, and any other store, is LLVM's masked intrinsic, which tests and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from tilewright.backends.cpu.rendering.emitter import Element
 from tilewright.backends.cpu.rendering.masked_functions import StackStore
@@ -46,9 +46,12 @@ class PartialLoad(NamedTuple):
 
 
 class PartialStore(NamedTuple):
-    """A masked store of a vector: its text without the mask, and with it."""
+    """A masked store of a vector. `address` emits its address, `plain_to` is its text without the mask. Each block of
+    the branch has addresses of its own: those of the rows of a tile are few registers where plain stores add constants
+    to them, and one for each vector where calls are given them."""
 
-    plain: str
+    address: Callable[[], str]
+    plain_to: Callable[[str], str]
     masked: StackStore
     whole: list[Condition]
 
@@ -122,11 +125,15 @@ class PartialVectors:
     def store(self, stores: Sequence[PartialStore]) -> None:
         """The vectors of a tile."""
 
-        def emit(texts: Iterable[str]) -> None:
-            for text in texts:
-                self.emitter.line(f"  {text}")
+        def store_whole() -> None:
+            for store in stores:
+                self.emitter.line(f"  {store.plain_to(store.address())}")
+
+        def store_part() -> None:
+            for spill in (spill for store in stores for spill in store.masked.spills):
+                self.emitter.line(f"  {spill}")
+            for store in stores:
+                self.emitter.line(f"  {store.masked.call_to(store.address())}")
 
         whole = all_hold(self.values, [condition for store in stores for condition in store.whole])
-        lines = [line for store in stores for line in store.masked.spills]
-        lines += [store.masked.call for store in stores]
-        branch(self.values, whole, lambda: emit(store.plain for store in stores), lambda: emit(lines))
+        branch(self.values, whole, store_whole, store_part)
