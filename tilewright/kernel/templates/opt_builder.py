@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 
 from tilewright.base.dtype import dtypes
+from tilewright.base.target import WIDE_INTEGERS
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
@@ -168,6 +169,14 @@ def work_along(view: KernelView, axis: UOp) -> float:
         (1.0 if node.op is Ops.INDEX else node.op.cost) * math.prod(map(size_of, node.ranges & view.reduce_axes))
         for node in found
     )
+
+
+def divides_long_integers(view: KernelView) -> bool:
+    """Whether a kernel without sums or expensive functions divides 64-bit integers by other than constants. No
+    processor has an instruction for vectors of these: lanes would be extracted, and the quotients inserted."""
+    divisions = [node for node in view.nodes if node.op in (Ops.IDIV, Ops.MOD) and node.dtype in WIDE_INTEGERS]
+    has_functions = any(node.op.cost > Ops.IDIV.cost for node in view.nodes)
+    return not view.reduces and not has_functions and any(not node.src[1].is_const for node in divisions)
 
 
 def covering_tile(

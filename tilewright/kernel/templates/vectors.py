@@ -36,7 +36,7 @@ from tilewright.kernel.templates.measured import (
     MIN_BOX_READS,
     OPERAND_REGISTERS,
 )
-from tilewright.kernel.templates.opt_builder import OptBuilder
+from tilewright.kernel.templates.opt_builder import OptBuilder, divides_long_integers
 from tilewright.kernel.templates.sharing import add_threads, may_be_serial, parts_for_cores
 from tilewright.kernel.templates.streams import (
     add_accumulators,
@@ -152,6 +152,8 @@ def vectorise_inner(builder: OptBuilder) -> None:
 def tile_along(builder: OptBuilder, axis: UOp, lanes: int) -> None:
     """A tile of vectors along the axis, and of rows where that reuses a load."""
     view, registers = builder.view, builder.target.vector_registers // 2
+    if divides_long_integers(view):
+        return
     # The box of windows is copied for padded tiles only, not for overlapping ones.
     has_box = find_windows(view) is not None
     overlaps = not has_box and may_be_serial(view, axis)
