@@ -10,7 +10,8 @@ import pytest
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen import transcendental
-from tilewright.codegen.float_range import UNKNOWN, Range, float_range
+from tilewright.codegen.float_range import ROUNDED, UNKNOWN, Range, float_range
+from tilewright.graph import build
 from tilewright.graph.interpreter.evaluate import evaluate
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
 from tilewright.graph.uop import UOp, index_const
@@ -39,6 +40,14 @@ CASES: dict[str, tuple[UOp, Range]] = {
     "times a negative number": (limited(X, -3.0, 5.0) * -2.0, (-10.0, 6.0)),
     "a square around zero": (limited(X, -3.0, 5.0) * limited(X, -3.0, 5.0), (0.0, 25.0)),
     "a square above zero": (limited(X, 2.0, 5.0) * limited(X, 2.0, 5.0), (4.0, 25.0)),
+    "a sum": (limited(X, -3.0, 5.0) + 1.0, (-2.0 - 2.0 * ROUNDED, 6.0 + 6.0 * ROUNDED)),
+    "a difference": (1.0 - limited(X, -3.0, 5.0), (-4.0 - 4.0 * ROUNDED, 4.0 + 4.0 * ROUNDED)),
+    "infinity less itself": (MINUS_SIZE - MINUS_SIZE * 2.0, UNKNOWN),
+    "the bits of a size": (
+        build.bitcast(build.bitcast(X, dtypes.uint32) & 0x7FFFFFFF, dtypes.float32),
+        (0.0, math.inf),
+    ),
+    "any bits": (build.bitcast(build.bitcast(X, dtypes.uint32) & 0xFFFFFFFE, dtypes.float32), UNKNOWN),
     "minus the size": (MINUS_SIZE, (-math.inf, 0.0)),
     "its product with zero": (MINUS_SIZE * 0.0, UNKNOWN),
     "the other side's value": ((X < 1.0).where(X.const_like(7.0), X), (1.0, math.inf)),

@@ -15,7 +15,9 @@ from tilewright.graph.walk import size_of, substitute
 Range = tuple[float, float]
 UNKNOWN: Range = (-math.inf, math.inf)
 # How deep to look: a limit is close to the function that needs it, and each choice doubles the work.
-DEPTH = 6
+DEPTH = 8
+# The most that a sum may be rounded up or down by, as a share of it: half a unit of float32 or float64, and more.
+ROUNDED = 2.0**-20
 
 
 def float_range(x: UOp, known: Mapping[UOp, Range] | None = None, depth: int = DEPTH) -> Range:
@@ -34,9 +36,15 @@ def float_range(x: UOp, known: Mapping[UOp, Range] | None = None, depth: int = D
         return (-high, -low)
     if x.op is Ops.SUB and is_maximum_of(x.src[1], x.src[0]):
         return (-math.inf, 0.0)
-    if x.op is Ops.MUL:
-        left, right = (float_range(source, known, depth - 1) for source in x.src)
-        return _product_range(left, right, x.src[0] is x.src[1])
+    if x.op is Ops.BITCAST and x.src[0].dtype.is_int and 0 <= x.src[0].vmin <= x.src[0].vmax < 1 << (x.dtype.bits - 1):
+        return (0.0, math.inf)
+    if x.op in (Ops.MUL, Ops.ADD, Ops.SUB):
+        # Constants take no time, so that the terms of a long polynomial are seen.
+        inside = depth if any(source.is_const for source in x.src) else depth - 1
+        left, right = (float_range(source, known, inside) for source in x.src)
+        if x.op is Ops.MUL:
+            return _product_range(left, right, x.src[0] is x.src[1])
+        return _sum_range(left, right if x.op is Ops.ADD else (-right[1], -right[0]))
     return UNKNOWN
 
 
@@ -67,6 +75,13 @@ def _product_range(left: Range, right: Range, is_square: bool) -> Range:
         return (least * least, greatest * greatest)
     corners = [x * y for x in left for y in right]
     return UNKNOWN if any(map(math.isnan, corners)) else (min(corners), max(corners))
+
+
+def _sum_range(left: Range, right: Range) -> Range:
+    low, high = left[0] + right[0], left[1] + right[1]
+    if math.isnan(low) or math.isnan(high):
+        return UNKNOWN
+    return (low - abs(low) * ROUNDED, high + abs(high) * ROUNDED)
 
 
 # ---------------------------------------------------------------- a maximum and what it is taken of

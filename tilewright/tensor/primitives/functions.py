@@ -308,21 +308,33 @@ def atanh(x: UOp) -> UOp:
 
 
 def erf(x: UOp) -> UOp:
+    return marks.with_slopes(_single_erf(x) if is_single(x) else _double_erf(x), _erf_slope, x)
+
+
+def _single_erf(x: UOp) -> UOp:
+    """A polynomial near 0; elsewhere 1 - erfc(|x|), whose logarithm is a polynomial. Beyond the limit erfc is less than
+    half a unit in the last place of 1."""
+    limit, sign = 4.0, 1 << 31
+    bits = build.bitcast(x, dtypes.uint32)
+    size = build.bitcast(bits & (sign - 1), x.dtype)
+    limited = (size > limit).where(size.const_like(limit), size)
+    far = 1 - exp(polynomial(limited - 1, coefficients.SINGLE_LOG_ERFC))
+    signed = build.bitcast(build.bitcast(far, dtypes.uint32) | (bits & sign), x.dtype)
+    return (size < 1).where(x + x * polynomial(x * x, coefficients.SINGLE_ERF), signed)
+
+
+def _double_erf(x: UOp) -> UOp:
     size = -minus_abs(x)
     is_small = size < 1
     near_zero = is_small.where(x, 0.0)
     square = near_zero * near_zero
     # Beyond the limit the result is 1; the limit keeps the powers finite.
-    limit = 4.0 if is_single(x) else 6.0
+    limit = 6.0
     limited = is_small.where(size.const_like(1.0), (size > limit).where(size.const_like(limit), size))
+    small = near_zero * polynomial(square, coefficients.ERF_T) / polynomial(square, coefficients.ERF_U)
     shrunk = exp(-(limited * limited))
-    if is_single(x):
-        small = near_zero + near_zero * polynomial(square, coefficients.SINGLE_ERF)
-        tail = shrunk * polynomial(limited - 2, coefficients.SINGLE_ERFC)
-    else:
-        small = near_zero * polynomial(square, coefficients.ERF_T) / polynomial(square, coefficients.ERF_U)
-        tail = shrunk * polynomial(limited, coefficients.ERFC_P) / polynomial(limited, coefficients.ERFC_Q)
-    return marks.with_slopes(is_small.where(small, with_sign_of(x, 1 - tail)), _erf_slope, x)
+    tail = shrunk * polynomial(limited, coefficients.ERFC_P) / polynomial(limited, coefficients.ERFC_Q)
+    return is_small.where(small, with_sign_of(x, 1 - tail))
 
 
 def _erf_slope(_: UOp, x: UOp) -> tuple[UOp]:
