@@ -77,7 +77,7 @@ from tilewright.kernel.templates.template import Opts, Plan, Template
 from tilewright.kernel.transforms.clip import bound_of, check_clip
 from tilewright.kernel.transforms.halo import find_sides, without_store_mask
 from tilewright.kernel.transforms.spill import check_spill
-from tilewright.kernel.transforms.stage import apply_stage, check_stage, operands, tile_of
+from tilewright.kernel.transforms.stage import apply_stage, box_of, check_stage, operands, staged_dtype, tile_of
 from tilewright.kernel.transforms.swap import check_swap
 from tilewright.kernel.transforms.thread import check_thread
 
@@ -372,6 +372,9 @@ class _Nest(OptBuilder):
         box = without_store_mask(self.view, image)
         inside = [axis for axis in loops if axis in image.ranges and find_sides(tile_of(self.view, axis, image), box)]
         room = self.target.core_cache_bytes // BOX_SHARE
+        # What is too large is not made first to find that out.
+        elements = room // staged_dtype(self.view, image).itemsize
+        inside = [axis for axis in inside[:-1] if box_of(self.view, axis, image) <= elements] + inside[-1:]
         if any(self._copy(axis, image, room) for axis in inside) or is_read:
             return True
         return bool(inside) and self._copy(inside[-1], image)

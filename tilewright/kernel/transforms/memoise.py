@@ -52,24 +52,26 @@ class Memoised(NamedTuple):
 
 def repeated_values(view: KernelView, axis: UOp) -> list[Memoised]:
     """The values that MEMOISE stores at the axis. Of nested ones, the outer one only."""
+    ways = [(reduce, loops) for reduce in view.closers(axis) for loops in _later_loops(view, reduce)]
+    if not ways:
+        return []
     nodes = frozenset(view.nodes)
     kinds = {(node.op, node.ranges) for node in view.nodes}
     found: dict[UOp, Memoised] = {}
-    for reduce in view.closers(axis):
-        for loops in _later_loops(view, reduce):
-            inside: set[UOp] = set()
-            for value in reversed(toposort(reduce.src[0])):
-                if value not in inside:
-                    if not _is_computed(value) or not value.ranges.issuperset(loops):
-                        continue
-                    ranges = value.ranges.difference(loops).union(loops.values())
-                    if (value.op, ranges) not in kinds and all(map(is_counted, value.ranges)):
-                        continue  # known without making the node
-                    again = substitute(value, loops)
-                    if again not in nodes:
-                        continue
-                    found.setdefault(value, Memoised(value, again, loops))
-                inside.update(value.src)
+    for reduce, loops in ways:
+        inside: set[UOp] = set()
+        for value in reversed(toposort(reduce.src[0])):
+            if value not in inside:
+                if not _is_computed(value) or not value.ranges.issuperset(loops):
+                    continue
+                ranges = value.ranges.difference(loops).union(loops.values())
+                if (value.op, ranges) not in kinds and all(map(is_counted, value.ranges)):
+                    continue  # known without making the node
+                again = substitute(value, loops)
+                if again not in nodes:
+                    continue
+                found.setdefault(value, Memoised(value, again, loops))
+            inside.update(value.src)
     return list(found.values())
 
 
@@ -84,13 +86,16 @@ def _later_loops(view: KernelView, reduce: UOp) -> Iterator[dict[UOp, UOp]]:
     if reduce.op is not Ops.REDUCE or not all(map(is_counted, reduce.src[1:])):
         return
     closed = [axis for axis in view.axes if axis in reduce.src[1:]]
-    needed = frozenset(toposort(*(node for axis in closed for node in view.closers(axis))))
-    later = [axis for axis in view.of_kind(AxisType.LOOP, AxisType.UPCAST) if axis not in needed]
 
     def is_alike(one: UOp, other: UOp) -> bool:
         return one.src[0] is other.src[0] and one.arg.kind.is_tile == other.arg.kind.is_tile
 
-    for chosen in itertools.product(*([other for other in later if is_alike(axis, other)] for axis in closed)):
+    others = view.of_kind(AxisType.LOOP, AxisType.UPCAST)
+    alike = [[other for other in others if is_alike(axis, other)] for axis in closed]
+    if not all(alike):
+        return
+    needed = frozenset(toposort(*(node for axis in closed for node in view.closers(axis))))
+    for chosen in itertools.product(*([other for other in found if other not in needed] for found in alike)):
         if len(set(chosen)) == len(closed):
             yield dict(zip(closed, chosen, strict=True))
 

@@ -41,7 +41,18 @@ class Elementwise:
         self.postponed = {node for nodes in self.slow.values() for node in nodes}  # nodes of slow paths alone
 
     def emit(self, node: UOp) -> None:
-        self.values[node] = {coordinates: self._element(node, at) for coordinates, at in self.values.elements(node)}
+        values, facts = self.values, self.values.facts
+        axis, lanes = facts.vector_axis(node), facts.lanes(node)
+        if node.op is Ops.WHERE or is_byte_cast(node, lanes) or is_based_cast(node, lanes):
+            values[node] = {coordinates: self._element(node, at) for coordinates, at in values.elements(node)}
+            return
+        values[node] = {coordinates: self._plain(node, at, axis, lanes) for coordinates, at in values.elements(node)}
+
+    def _plain(self, node: UOp, at: dict[UOp, int], axis: UOp | None, lanes: int) -> Element:
+        """An element that is one instruction of its operands."""
+        values = self.values
+        operands = [values.operand(src, at, axis) for src in node.src]
+        return values.emitter.emit(spell(values.emitter, node, operands, lanes))
 
     def _element(self, node: UOp, at: dict[UOp, int]) -> Element:
         values = self.values
@@ -55,10 +66,9 @@ class Elementwise:
         if has_slow_conversions and is_based_cast(node, lanes):
             operand = values.operand(node.src[0].src[0], at, axis)
             return values.emitter.here(float_among(values.emitter, operand, _BASE_BYTES, lanes))
-        operands = [values.operand(src, at, axis) for src in node.src]
         if has_slow_conversions and is_byte_cast(node, lanes):
-            return float_of_bytes(values.emitter, node.src[0], operands[0], lanes)
-        return values.emitter.emit(spell(values.emitter, node, operands, lanes))
+            return float_of_bytes(values.emitter, node.src[0], values.operand(node.src[0], at, axis), lanes)
+        return self._plain(node, at, axis, lanes)
 
     def _choose(self, where: UOp, at: dict[UOp, int]) -> Element:
         values, emitter, facts = self.values, self.values.emitter, self.values.facts

@@ -46,6 +46,9 @@ class Values(dict[UOp, dict[Coordinates, Element]]):
 
     def operand(self, node: UOp, at: dict[UOp, int], axis: UOp | None) -> str:
         """The element of `node` at the coordinates `at`, as a vector along `axis` where that is given."""
+        made, facts = self.get(node), self.facts
+        if made is not None and facts.vector_axis(node) is axis and not (node.dtype.is_int and self._is_known(node)):
+            return made[facts.coordinates(node, at)].name
         lanes = size_of(axis) if axis is not None else 0
         if node.op is Ops.CONST:
             return constant(node.dtype, node.arg, lanes)
@@ -56,12 +59,10 @@ class Values(dict[UOp, dict[Coordinates, Element]]):
             return constant(node.dtype, at[node], lanes)
         if node.dtype.is_int and self._is_known(node):
             return self._constants(node, at, axis)
-        own_axis = self.facts.vector_axis(node)
-        if axis is not None and own_axis is not axis and axis in self.facts.axes(node):
+        own_axis = facts.vector_axis(node)
+        if axis is not None and axis in facts.axes(node):
             return self._vector_across(node, at, axis)
-        element = self[node][self.facts.coordinates(node, at)]
-        if own_axis is axis:
-            return element.name
+        element = self[node][facts.coordinates(node, at)]
         if own_axis is not None:
             element = self._lane(element, node, own_axis, at[own_axis])
         return self._splat(element, node, lanes).name if lanes else element.name
