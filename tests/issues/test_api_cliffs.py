@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.issues.test_cpu_cliffs import kernels_of
 from tests.kernel.kernels import F32, axis, load, param, store
 from tilewright import GlobalCounters, Tensor
 from tilewright.base.dtype import dtypes
@@ -76,3 +77,9 @@ def test_rows_of_few_tiles_and_other_values_are_compared_everywhere() -> None:
     assert skipped_tiles(8 * MIN_TILES, "zero")
     assert not skipped_tiles(8 * MIN_TILES - 8)
     assert not skipped_tiles(8 * MIN_TILES, "minus zero")
+
+
+def test_a_scatter_is_one_kernel() -> None:
+    """The number of the last term is used twice by its kernel; it is no product, and its own kernel gains nothing."""
+    x, index = Tensor.empty(28, 700), Tensor.empty(28, 700, dtype="int64")
+    assert len(kernels_of(x.scatter(1, index, Tensor.empty(28, 700)))) == 1
