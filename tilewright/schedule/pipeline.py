@@ -13,27 +13,19 @@ from tilewright.base.events import stage_timer
 from tilewright.base.quota import Quota
 from tilewright.base.records import field, mutable_record, replace
 from tilewright.base.target import Target
-from tilewright.graph import build
-from tilewright.graph.build import stored_root
-from tilewright.graph.kernels.custom import updated_source
 from tilewright.graph.ops import Ops
 from tilewright.graph.passes import Pass, run_passes
 from tilewright.graph.records import Schedule
-from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import map_nodes, toposort
+from tilewright.graph.walk import toposort
 from tilewright.schedule.checks import keep_checks
-from tilewright.schedule.deviations import Deviations
 from tilewright.schedule.fuse import SEPARATE, plan_fusion
-from tilewright.schedule.joins import is_part, slice_of_source, stored_join, with_parts
 from tilewright.schedule.launches import check_joined, join_launches
 from tilewright.schedule.limits import nodes_to_split
 from tilewright.schedule.memory import place_temps
 from tilewright.schedule.operand_order import order_operands
 from tilewright.schedule.order import ItemBuilder, find_devices
-from tilewright.schedule.reduction import split_reduction
-from tilewright.schedule.repeated import Repeats
-from tilewright.schedule.result_order import order_results
+from tilewright.schedule.prepare import prepare_graph, storage_node
 from tilewright.schedule.transposed import operands_to_transpose
 from tilewright.schedule.uses import Plan
 
@@ -221,126 +213,6 @@ def schedule(
         run_passes("schedule", PASSES, state)
         assert state.made is not None
         return state.made
-
-
-def prepare_graph(outputs: Sequence[UOp], target: Target) -> tuple[list[UOp], tuple[UOp, ...]]:
-    """Large reductions split; the source of a copy is a buffer that it can copy whole. A value that waits for another
-    (a DETACH of two) is replaced by itself, and the order to be kept among nodes is returned; it is empty if nothing
-    waits."""
-    has_waiting = False
-    part_count = 0
-    by_index: set[UOp] = set()
-    asked_for = frozenset(outputs)
-    order = toposort(*outputs)
-    deviations, repeats = Deviations(order, target), Repeats()
-
-    def visit(node: UOp, src: tuple[UOp, ...]) -> UOp:
-        nonlocal has_waiting, part_count
-        if node.op is Ops.DETACH and len(src) > 1:
-            src = src[:1]
-            has_waiting = True
-        made = node.with_src(src)
-        if made.op is Ops.REDUCE_AXIS:
-            indexed = indexed_reduction(made, target)
-            split = indexed or deviations.split(node, made) or split_once(made, repeats.reduced_once(made), target)
-            if split is not None:
-                note_line(split, node.line, made.src[0])
-                if indexed is not None:
-                    by_index.add(stored_root(indexed))
-                return split
-        if by_index and made.op is Ops.WHERE:
-            joined = joined_to_sums(made)
-            if joined is not None:
-                note_line(joined, node.line, made)
-                return joined
-        if made.op is Ops.CONTIGUOUS and stored_root(made.src[0]) in by_index:
-            return made.src[0]  # it has its own kernels, or needs none
-        if made.op is Ops.CONTIGUOUS or node in asked_for:
-            made = stored_join(made.src[0] if made.op is Ops.CONTIGUOUS else made, target) or made
-        if made.op is Ops.COPY and not is_stored_view(made.src[0]):
-            whole = UOp(Ops.CONTIGUOUS, made.dtype, made.src)
-            whole.line = whole.line or node.line
-            return made.replace(src=(whole,))
-        if made.op is Ops.CAT:
-            made = with_parts(made, part_count)
-            part_count += len(made.src)
-        elif made.op is Ops.SHRINK:
-            made = slice_of_source(made) or made
-        elif made.op is Ops.CUSTOM_KERNEL:
-            made = made.replace(src=tuple(stored_whole(s) for s in made.src))
-        elif made.op is Ops.ASSIGN and is_written_in_place(made):
-            made = made.src[2]
-        return made
-
-    replaced = map_nodes(order, visit)
-    return [replaced[node] for node in outputs], tuple(replaced.values()) if has_waiting else ()
-
-
-def split_once(node: UOp, once: UOp | None, target: Target) -> UOp | None:
-    """A large reduction split, where `once` is the same of its distinct results alone; None where nothing changes."""
-    reduction = once or node
-    split = order_results(reduction, target) or split_reduction(reduction, target) or once
-    return None if split is None else build.expand(split, node.shape)
-
-
-def indexed_reduction(node: UOp, target: Target) -> UOp | None:
-    """A reduction by index in the way of `segments.py`, which only devices with warps use and import."""
-    if target.warp_size == 1:
-        return None
-    from tilewright.schedule.segments import reduce_by_index
-
-    return reduce_by_index(node, target)
-
-
-def joined_to_sums(node: UOp) -> UOp | None:
-    """A node over sums by index as a part of the kernel that makes them."""
-    from tilewright.schedule.index_results import added_to_own
-
-    made = added_to_own(node)
-    if made is None:
-        return None
-    kernel = storage_node(made)
-    stored = kernel.replace(src=(*kernel.src[:-1], stored_whole(kernel.src[-1])))
-    return UOp(Ops.RESHAPE, made.dtype, (stored,), made.shape)
-
-
-def note_line(node: UOp, line: tuple[str, int] | None, source: UOp) -> None:
-    """Gives the line of a node to all nodes that replace it, down to its source."""
-    for part in toposort(node, stop=lambda found: found is source):
-        if part.line is None and part is not source:
-            part.line = line
-
-
-def is_written_in_place(assign: UOp) -> bool:
-    """Whether the memory is written as a whole by a custom kernel, which stores to it directly."""
-    base, view, value = assign.src
-    kernel = storage_node(value)
-    if kernel.op is not Ops.CUSTOM_KERNEL or view is not base:
-        return False
-    source = updated_source(kernel)
-    return source is not None and storage_node(source) is storage_node(base)
-
-
-def storage_node(node: UOp) -> UOp:
-    """The node whose memory holds the value, below wrappers that move no elements."""
-    inner = node
-    while inner.op in (Ops.CONTIGUOUS, Ops.DETACH, Ops.RESHAPE) and not is_part(inner):
-        inner = inner.src[0]
-    if inner.op.kind is Kind.MOVEMENT or inner.op in (Ops.CONST, Ops.SIZE, Ops.IOTA):
-        while node.op in (Ops.DETACH, Ops.RESHAPE) and node.src[0].op in (Ops.CONTIGUOUS, Ops.DETACH, Ops.RESHAPE):
-            node = node.src[0]
-        return node
-    return inner
-
-
-def is_stored_view(node: UOp) -> bool:
-    return storage_node(node).op.kind is not Kind.MOVEMENT
-
-
-def stored_whole(node: UOp) -> UOp:
-    """The node in row-major memory without a view around it, as a custom kernel takes it."""
-    is_constant = storage_node(node).op in (Ops.CONST, Ops.SIZE, Ops.IOTA)
-    return node if is_stored_view(node) and not is_constant else UOp(Ops.CONTIGUOUS, node.dtype, (node,))
 
 
 def nodes_taken_whole(order: Sequence[UOp]) -> frozenset[UOp]:

@@ -26,7 +26,8 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import consumers, toposort
 from tilewright.kernel.optimise import opt_quota
 from tilewright.runtime.device import open_driver
-from tilewright.schedule.pipeline import fuse_quota, prepare_graph, storage_node
+from tilewright.schedule.pipeline import fuse_quota
+from tilewright.schedule.prepare import prepare_graph, storage_node
 
 MANY = 1 << 30
 

@@ -15,6 +15,7 @@ from tilewright.base.config import Context
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import VerifyError
 from tilewright.base.events import subscribe
+from tilewright.base.target import Target
 from tilewright.debug.investigate.finding import Finding
 from tilewright.debug.investigate.item_runner import (
     ItemRunner,
@@ -50,56 +51,102 @@ def examine(repro: Repro) -> Finding | None:
         with subscribe(stepper.hear, kinds=("rule-fired", "pass-end")):
             if repro.kind == "kernel":
                 return examine_kernel(repro.graph, repro.device, contents_of(repro), repro.values, stepper)
-            return _examine_schedule(repro, stepper)
+            return _ScheduleExamination(repro, stepper).first_wrong()
 
 
 # ---------------------------------------------------------------- the schedule
 
 
-def _examine_schedule(repro: Repro, stepper: Stepper) -> Finding | None:
-    outputs = repro.graph.src
-    params = sorted((node for node in toposort(repro.graph) if node.op is Ops.PARAM), key=lambda node: node.arg.slot)
-    contents = contents_of(repro)
-    expected = expected_values(repro)
-    steady = steady_values(repro, expected)
-    try:
-        state = Scheduling(outputs, params, repro.device, frozenset(), lambda device: open_driver(device).target)
-        run_passes("schedule", SCHEDULE_PASSES, state)
-    except VerifyError as error:
-        return stepper.broken_rewrite() or Finding("pass", error.pass_name, str(error), show(repro.graph), "")
-    except CANNOT as error:
-        done = [name for stage, name, _ in stepper.passes if stage == "schedule"]
-        failed = SCHEDULE_PASSES[min(len(done), len(SCHEDULE_PASSES) - 1)].name
-        raised = Finding("pass", f"schedule/{failed}", error_text(error), show(repro.graph), "")
-        return stepper.broken_rewrite() or raised
-    plan = state.made
-    assert plan is not None
-    held: dict[UOp, Array] = {}
-    with contextlib.suppress(*CANNOT):
-        held = held_versions(state, contents, repro.values)
-        stepper.known = [{param: held[param] for param in params}, *known_loads(state, held)]
-    before = repro.graph
-    last: tuple[UOp, ...] = fixed_outputs(repro)
-    for stage, name, graph in stepper.passes:
-        if len(graph) != len(outputs) or any(node.op is Ops.SINK for node in graph):
-            break
+class _ScheduleExamination:
+    """The steps from a graph to its schedule, each compared with what the graph means."""
+
+    def __init__(self, repro: Repro, stepper: Stepper) -> None:
+        self.repro = repro
+        self.stepper = stepper
+        self.outputs = repro.graph.src
+        nodes = (node for node in toposort(repro.graph) if node.op is Ops.PARAM)
+        self.params = sorted(nodes, key=lambda node: node.arg.slot)
+        self.contents = contents_of(repro)
+        self.expected = expected_values(repro)
+        self.steady = steady_values(repro, self.expected)
+        self.state = Scheduling(self.outputs, self.params, repro.device, frozenset(), _target_of)
+        self.held: dict[UOp, Array] = {}
+
+    def first_wrong(self) -> Finding | None:
+        """The first step that breaks the graph; None where every step keeps it."""
+        failed = self._failed_pass()
+        if failed is not None:
+            return failed
+        plan = self.state.made
+        assert plan is not None
+        with contextlib.suppress(*CANNOT):
+            self.held = held_versions(self.state, self.contents, self.repro.values)
+            self.stepper.known = [
+                {param: self.held[param] for param in self.params},
+                *known_loads(self.state, self.held),
+            ]
+        wrong, last = self._wrong_pass()
+        return wrong or self._wrong_plan(plan, last)
+
+    def _differs(self, found: Sequence[Array]) -> str:
+        return _differs(found, self.expected, self.steady, self.outputs)
+
+    def _failed_pass(self) -> Finding | None:
+        """A pass that raises an error."""
+        graph = show(self.repro.graph)
         try:
-            plain = fixed_graph(graph, repro.values)
-            found = _differs(evaluate_all(plain, bindings_of(plain, contents)), expected, steady, outputs)
-        except CANNOT:
-            continue
+            run_passes("schedule", SCHEDULE_PASSES, self.state)
+        except VerifyError as error:
+            return self.stepper.broken_rewrite() or Finding("pass", error.pass_name, str(error), graph, "")
+        except CANNOT as error:
+            done = [name for stage, name, _ in self.stepper.passes if stage == "schedule"]
+            failed = SCHEDULE_PASSES[min(len(done), len(SCHEDULE_PASSES) - 1)].name
+            raised = Finding("pass", f"schedule/{failed}", error_text(error), graph, "")
+            return self.stepper.broken_rewrite() or raised
+        return None
+
+    def _wrong_pass(self) -> tuple[Finding | None, tuple[UOp, ...]]:
+        """The first pass that changes what the graph means, and the last graph that was right."""
+        last: tuple[UOp, ...] = fixed_outputs(self.repro)
+        for stage, name, graph in self.stepper.passes:
+            if len(graph) != len(self.outputs) or any(node.op is Ops.SINK for node in graph):
+                break
+            try:
+                plain = fixed_graph(graph, self.repro.values)
+                found = self._differs(evaluate_all(plain, bindings_of(plain, self.contents)))
+            except CANNOT:
+                continue
+            if found:
+                texts = show(self.repro.graph), "\n".join(map(show, graph))
+                return self.stepper.broken_rewrite() or Finding("pass", f"{stage}/{name}", found, *texts), last
+            last = plain
+        return None, last
+
+    def _wrong_plan(self, plan: Schedule, last: tuple[UOp, ...]) -> Finding | None:
+        """The schedule interpreted item by item, in memory for each value and then as it was planned; then its
+        kernels."""
+        slots = {number: self.contents[number] for number in range(len(self.params))}
+        plain_plan = fixed_plan(plan, self.repro.values)
+        runner = ItemRunner(plain_plan, slots, is_planned=False)
+        strange = runner.run(_known_values(plan, last, bindings_of(last, self.contents)))
+        found = runner.failure or self._differs([runner.memory(slot) for slot in plan.outputs])
         if found:
-            after = "\n".join(map(show, graph))
-            return stepper.broken_rewrite() or Finding("pass", f"{stage}/{name}", found, show(before), after)
-        last = plain
-    slots = {number: contents[number] for number in range(len(params))}
-    plain_plan = fixed_plan(plan, repro.values)
-    runner = ItemRunner(plain_plan, slots, is_planned=False)
-    strange = runner.run(_known_values(plan, last, bindings_of(last, contents)))
-    found = runner.failure or _differs([runner.memory(slot) for slot in plan.outputs], expected, steady, outputs)
-    if found:
-        text = f"the schedule, interpreted item by item, gives something else than its graph: {found}"
-        is_written = are_values_right(state, held, repro.values)
+            return self._wrong_items(plan, found, strange)
+        planned = ItemRunner(plain_plan, slots, is_planned=True)
+        planned.run()
+        found = self._differs([planned.memory(slot) for slot in plan.outputs])
+        if found:
+            text = f"{overlap_of(plan)}: {found}"
+            return Finding("memory", "place_temps", text, str(plan), f"offsets {plan.offsets}")
+        for item, _ in runner.inputs:
+            hazard = hazard_of(item)
+            if hazard:
+                return Finding("pass", "schedule/order_steps", hazard, show(self.repro.graph), str(plan))
+        return self._wrong_kernel(plan, runner) or _broken_copy(plan)
+
+    def _wrong_items(self, plan: Schedule, found: str, strange: str) -> Finding:
+        """Why a schedule whose graph is right gives something else."""
+        is_written = are_values_right(self.state, self.held, self.repro.values)
         # A small wrong value may happen to be that of another node, so each is compared with its own first.
         if is_written is False or (strange and is_written is None):
             name, why = "schedule/write_values", "a kernel was written for another value"
@@ -107,25 +154,21 @@ def _examine_schedule(repro: Repro, stepper: Stepper) -> Finding | None:
             name, why = "schedule/write_items", f"kernel {strange} writes no value of it"
         else:
             name, why = "schedule/order_steps", "each kernel is right, their order is not"
-        text = f"{text}; {why}"
-        return stepper.broken_rewrite() or Finding("pass", name, text, show(repro.graph), str(plan))
-    planned = ItemRunner(plain_plan, slots, is_planned=True)
-    planned.run()
-    found = _differs([planned.memory(slot) for slot in plan.outputs], expected, steady, outputs)
-    if found:
-        text = f"{overlap_of(plan)}: {found}"
-        return Finding("memory", "place_temps", text, str(plan), f"offsets {plan.offsets}")
-    for item, _ in runner.inputs:
-        hazard = hazard_of(item)
-        if hazard:
-            return Finding("pass", "schedule/order_steps", hazard, show(repro.graph), str(plan))
-    for item, (_, arrays) in zip((item for item in plan.items if item.ast is not None), runner.inputs):
-        stepper.clear()
-        assert item.ast is not None
-        finding = examine_kernel(item.ast, item.device, arrays, repro.values, stepper)
-        if finding is not None:
-            return finding
-    return _broken_copy(plan)
+        text = f"the schedule, interpreted item by item, gives something else than its graph: {found}; {why}"
+        return self.stepper.broken_rewrite() or Finding("pass", name, text, show(self.repro.graph), str(plan))
+
+    def _wrong_kernel(self, plan: Schedule, runner: ItemRunner) -> Finding | None:
+        for item, (_, arrays) in zip((item for item in plan.items if item.ast is not None), runner.inputs):
+            self.stepper.clear()
+            assert item.ast is not None
+            finding = examine_kernel(item.ast, item.device, arrays, self.repro.values, self.stepper)
+            if finding is not None:
+                return finding
+        return None
+
+
+def _target_of(device: str) -> Target:
+    return open_driver(device).target
 
 
 def _broken_copy(plan: Schedule) -> Finding | None:
