@@ -79,7 +79,7 @@ BY_LEVEL = {
 }
 
 
-@pytest.mark.parametrize("level", range(7))
+@pytest.mark.parametrize("level", [0, 3, 6, *(pytest.param(each, marks=pytest.mark.slow) for each in (1, 2, 4, 5))])
 def test_each_level_adds_to_the_one_below(tmp_path: Path, level: int) -> None:
     (names, loaded), printed = run_script(tmp_path, level)
     assert (printed == "", loaded == "no debug") == (level == 0, level == 0)

@@ -282,6 +282,7 @@ RANDOM: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", RANDOM)
 def test_random_numbers_of_a_replay_are_those_of_tracing(device: str, name: str) -> None:
     """New ones in each call, and the ones that the function draws without jit."""

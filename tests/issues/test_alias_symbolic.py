@@ -98,6 +98,7 @@ OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_windows_along_an_axis_that_may_have_one_element(name: str) -> None:
     operation, image = OPERATIONS[name], Tensor(IMAGE).realize()

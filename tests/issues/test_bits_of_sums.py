@@ -36,6 +36,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_sum_has_the_same_bits_whatever_came_before(name: str) -> None:
     for length in (10, 20, 29, 50, 77):

@@ -223,6 +223,7 @@ STRIDED = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", STRIDED)
 def test_strided_channels_by_themselves_are_convolved_in_phases(name: str) -> None:
     """Elements at a stride, masked at the border, were loaded one by one. The image is stored by phases, each of which
@@ -290,6 +291,7 @@ def test_gradients_of_strided_windows_of_odd_size_have_no_division() -> None:
 WALKED = [((2, 9, 10), 1), ((1, 5, 70), 1), ((2, 83), 1), ((3, 19, 2), 1)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("shape", "axis"), [*WALKED, ((23, 300, 8), 0), ((3, 20, 2100), 1), ((40_000,), 0)])
 def test_running_reductions_are_one_walk_along_the_axis(monkeypatch: Any, shape: tuple[int, ...], axis: int) -> None:
     """An element was compared with all before it in its block, and read again by its index."""

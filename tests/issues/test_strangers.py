@@ -72,7 +72,7 @@ def test_an_integer_tensor_is_divided_by_any_number() -> None:
     assert (Tensor([30, 60], dtype="uint8") / 300).tolist() == pytest.approx([0.1, 0.2])
 
 
-@pytest.mark.parametrize("name", ["hypot", "atan2", "copysign"])
+@pytest.mark.parametrize("name", ["hypot", "atan2", "copysign", "logaddexp"])
 def test_an_integer_tensor_takes_the_float_dtype_of_another(name: str) -> None:
     assert getattr(Tensor([3]), name)(Tensor([4.0], dtype="float16")).dtype is dtypes.float16
 

@@ -48,6 +48,7 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], Function]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_a_thread_has_all_rows_of_a_few_columns(name: str, dtype: DType) -> None:
@@ -110,6 +111,7 @@ TAPS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Function]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16], ids=str)
 @pytest.mark.parametrize("name", TAPS)
 def test_few_taps_of_many_channels_are_one_matrix_product(name: str, dtype: DType) -> None:

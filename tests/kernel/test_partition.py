@@ -53,6 +53,7 @@ def expected(index: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
     return want
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("cores", [1, 4, 7])
 @pytest.mark.parametrize("is_spread", [False, True], ids=["rows", "elements"])
 @pytest.mark.parametrize(("shape", "count"), [((1, 700, 1), 300), ((5, 33, 3), 70), ((1, 3, 2), 1)], ids=str)
@@ -63,6 +64,7 @@ def test_sums_of_any_shape(shape: tuple[int, int, int], count: int, is_spread: b
     np.testing.assert_array_equal(summed(index, values, count, cores), expected(index, values, count))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["similar", "of all magnitudes", "one infinity"])
 @pytest.mark.parametrize("hot", [0.0, 0.7, 1.0])
 def test_a_bucket_with_most_terms(hot: float, kind: str, small: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from tilewright.kernel.optimise import optimise
 generator = np.random.default_rng(43)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("dtype", "shape"),
     [(np.int8, (2, 64)), (np.uint8, (3, 129)), (np.int16, (1, 300)), (np.int32, (1, 129)), (np.uint32, (1, 127))],

@@ -37,6 +37,7 @@ PAIRS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[np.ndarray], np.nda
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", [(700, 33), (512, 70), (331, 3), (97, 129), (64, 64)], ids=str)
 @pytest.mark.parametrize("name", PAIRS)
 def test_threads_share_columns(name: str, shape: tuple[int, int]) -> None:

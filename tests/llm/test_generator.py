@@ -63,6 +63,7 @@ def test_one_slot_never_reads_what_was_not_written(model: Transformer) -> None:
     assert generator.run(generator.submit(TOKENS[:9], limit=60)) == TOKENS[9:69]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("count", [2, 7, 8, 9, 16, 31, 40, 129, 150])
 def test_a_prompt_in_pieces_continues_as_stored(one: Generator, count: int) -> None:
     one.run(one.submit([5, 6], limit=1))  # nothing of the prompt is held

@@ -195,6 +195,7 @@ def parameters(dtype: Any = dtypes.float32) -> list[Tensor]:
     return [Tensor(start).cast(dtype).requires_grad_() for start in starts()]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jitted"])
 @pytest.mark.parametrize(
     ("make", "reference", "options", "more"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]

@@ -76,6 +76,7 @@ def test_gradients_are_those_of_differences(name: str) -> None:
 EMULATED = ("cholesky", "solve vectors", "det", "triangular right", "qr wide", "eigh upper", "svd wide", "lstsq wide")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", EMULATED)
 def test_the_emulator_gives_the_same(name: str) -> None:
     case = CASES[name]
@@ -100,6 +101,7 @@ def test_second_derivatives() -> None:
 SHAPES = [(1, 1), (2, 2), (7, 3), (3, 7), (1, 4), (2, 3, 6, 4), (33, 33)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("shape", "dtype"), [*((shape, "float32") for shape in SHAPES), ((2, 3, 6, 4), "float64")])
 def test_svd_and_qr(shape: tuple[int, ...], dtype: str) -> None:
     matrix = normal(*shape).astype(dtype)

@@ -396,9 +396,7 @@ def train(devices: tuple[str, ...] | None, is_jitted: bool, kind: str = "Adam") 
     return losses
 
 
-@pytest.mark.parametrize(
-    ("devices", "is_jitted", "kind"), [(TWO, False, "SGD"), (TWO, True, "Adam"), (FOUR, True, "Adam")]
-)
+@pytest.mark.parametrize(("devices", "is_jitted", "kind"), [(TWO, False, "SGD"), (FOUR, True, "Adam")])
 def test_data_parallel_training_is_that_of_one_device(devices: tuple[str, ...], is_jitted: bool, kind: str) -> None:
     losses = train(devices, is_jitted, kind)
     np.testing.assert_allclose(losses, train(None, is_jitted, kind), rtol=1e-4)

@@ -258,7 +258,7 @@ class ElementwiseMixin(ArithmeticMixin):
 
     def logaddexp(self, other: Self) -> Self:
         """log(exp(self) + exp(other)), without overflow."""
-        left, right, others = self._as_float()._promoted("logaddexp", other)
+        left, right, others = self._promoted_real("logaddexp", other)
         wide = left.dtype if left.dtype.bits >= 32 else dtypes.float32
         result = functions.logaddexp(build.cast(left, wide), build.cast(right, wide))
         return self._new(build.cast(result, left.dtype), *others)
