@@ -396,7 +396,10 @@ def train(devices: tuple[str, ...] | None, is_jitted: bool, kind: str = "Adam") 
     return losses
 
 
-@pytest.mark.parametrize(("devices", "is_jitted", "kind"), [(TWO, False, "SGD"), (FOUR, True, "Adam")])
+@pytest.mark.parametrize(
+    ("devices", "is_jitted", "kind"),
+    [(TWO, False, "SGD"), pytest.param(TWO, True, "Adam", marks=pytest.mark.slow), (FOUR, True, "Adam")],
+)
 def test_data_parallel_training_is_that_of_one_device(devices: tuple[str, ...], is_jitted: bool, kind: str) -> None:
     losses = train(devices, is_jitted, kind)
     np.testing.assert_allclose(losses, train(None, is_jitted, kind), rtol=1e-4)
