@@ -7,7 +7,7 @@ import pytest
 
 from tilewright import Tensor
 from tilewright.base.dtype import DType, dtypes
-from tilewright.codegen.addresses import split_comparison
+from tilewright.codegen.addresses import choose_index_width, split_comparison
 from tilewright.graph.ops import AxisType, Ops, ParamArg
 from tilewright.graph.uop import UOp, index_const
 from tilewright.graph.walk import toposort
@@ -38,6 +38,21 @@ def test_a_tile_is_compared_with_constants(op: Ops, dtype: DType) -> None:
         assert LOOP in value.ranges
         assert TILE not in value.ranges
         assert [node for node in toposort(tile) if node.op is Ops.RANGE] == [TILE]
+
+
+def test_masks_have_32_bits_where_a_loaded_index_has_64() -> None:
+    """The end of a row and a loop beyond 32 bits: the masks of 64 lanes were 16 comparisons of 64 bits."""
+    picked = UOp(Ops.CAST, dtypes.index, (loaded(dtypes.int64, LOOP),))
+    far = make_range(1 << 33, (2,), AxisType.LOOP)
+    short, long = LOOP * 8 + TILE < 77, far + TILE < (1 << 32) + 5
+    index = UOp(
+        Ops.INDEX, dtypes.float32, (UOp(Ops.PARAM, dtypes.float32, (), ParamArg(1, 1 << 40)), picked * 8, short)
+    )
+    made = choose_index_width(UOp(Ops.SINK, dtypes.void, (index, long)))
+    compared_in = {node.src[0].dtype for node in toposort(made) if node.op is Ops.CMPLT}
+    assert compared_in == {dtypes.int32, dtypes.int64}
+    assert not any(node.dtype is dtypes.index for node in toposort(made))
+    assert {node.dtype for node in toposort(made) if node.op is Ops.RANGE} == {dtypes.int64}
 
 
 def test_others_are_as_they_are() -> None:

@@ -10,14 +10,20 @@ import numpy as np
 import pytest
 
 from tests.issues.test_cpu_cliffs import has_affine_accesses, kernels_of
+from tests.kernel.kernels import axis, load, param, store, summed
+from tests.kernel.test_transforms import check
 from tilewright import Tensor, dtypes
 from tilewright.backends.cpu.device import cpu_target
-from tilewright.graph.ops import Ops
-from tilewright.graph.records import OptOps
+from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.records import KernelInfo, Opt, OptOps
+from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of, toposort
+from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.axes import view_kernel
 from tilewright.kernel.optimise import prepare_kernel
 from tilewright.kernel.templates.choose import choose_opts
+from tilewright.kernel.transforms.halo import without_store_mask
+from tilewright.kernel.transforms.stage import box_of, operands
 
 Array = np.ndarray
 
@@ -37,6 +43,25 @@ def correlated(x: Array, weight: Array, step: int, gap: int, padding: int) -> Ar
         part = x[:, :, u * gap :, v * gap :][:, :, ::step, ::step][:, :, : count[0], : count[1]]
         found += np.einsum("nchw,oc->nohw", part, weight[:, :, u, v])
     return found
+
+
+# ---------------------------------------------------------------- rows that no vector divides
+
+
+@pytest.mark.parametrize(("window", "step", "columns"), [(5, 1, 28), (3, 1, 29), (3, 2, 21), (4, 1, 17)])
+def test_windows_at_the_end_of_a_padded_row_are_in_one_box(window: int, step: int, columns: int) -> None:
+    """The mask of a padded row set its windows apart from their elements: each was copied, and the copy gathered."""
+    r, x, k = axis(3, 0), axis(columns, 1), axis(window, 2, AxisType.REDUCE)
+    width = (columns - 1) * step + window
+    product = load(param(1, 3 * width), r * width + x * step + k) * load(param(2, window), k)
+    place = store(param(0, 3 * columns), r * columns + x, summed(product, k))
+    ast = UOp(Ops.SINK, dtypes.void, (place,), KernelInfo("windows"))
+    padded = view_kernel(apply_opt(ast, Opt(OptOps.PADTO, 1, 16)))
+    box = without_store_mask(padded, operands(padded)[0])
+    assert len(box.src[2].ranges) == 2, "the end of the windows is that of their elements"
+    assert box_of(padded, padded.axes[0], operands(padded)[0]) <= width + 16 * step
+    check(ast, (Opt(OptOps.PADTO, 1, 16), Opt(OptOps.STAGE, 0, 0)), ("PYTHON", "CPU"))
+    check(ast, (Opt(OptOps.PADTO, 1, 16), Opt(OptOps.UPCAST, 1, 16), Opt(OptOps.STAGE, 0, 0)), ("PYTHON", "CPU"))
 
 
 # ---------------------------------------------------------------- behind an upsampling

@@ -70,11 +70,18 @@ def index_dtype(sink: UOp) -> DType:
     return dtypes.int32
 
 
+_COMPARISONS = frozenset({Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE})
+
+
 def choose_index_width(sink: UOp) -> UOp:
-    """Index maths in the chosen integer type."""
+    """Index maths in the chosen integer type. Where that has 64 bits, for the sake of a loaded index, comparisons of
+    small numbers have 32 all the same: the masks of vectors take half the instructions."""
     width = index_dtype(sink)
+    loops: dict[UOp, UOp] = {}
 
     def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
+        if width is dtypes.int64 and node.op in _COMPARISONS and all(map(_fits_32_bits, node.src)):
+            return node.with_src(tuple(_in_32_bits(operand, loops) for operand in node.src))
         dtype = width if node.dtype is dtypes.index else node.dtype
         if node.op is Ops.CAST and src[0].dtype is dtype and node.src[0].dtype is not node.dtype:
             return src[0]
@@ -83,6 +90,32 @@ def choose_index_width(sink: UOp) -> UOp:
         # A masked index may be computed from numbers beyond 64 bits; where the mask is true, it wraps to the right
         # value.
         arg = wrap_int(node.arg, dtype) if node.op is Ops.CONST else node.arg
-        return UOp(node.op, dtype, src, arg)
+        made = UOp(node.op, dtype, src, arg)
+        if node.op is Ops.RANGE:
+            loops[node] = made
+        return made
 
     return map_graph(sink, visit)
+
+
+def _is_loop(node: UOp) -> bool:
+    return node.op is Ops.RANGE
+
+
+def _fits_32_bits(root: UOp) -> bool:
+    """Whether a number is index maths of loops and constants, none of which needs more than 32 bits."""
+    nodes = toposort(root, stop=_is_loop)
+    if any(node.dtype is not dtypes.index or node.op is Ops.CAST for node in nodes):
+        return False
+    return all(dtypes.int32.min <= node.bounds[0] and node.bounds[1] <= dtypes.int32.max for node in nodes)
+
+
+def _in_32_bits(root: UOp, loops: dict[UOp, UOp]) -> UOp:
+    """The same number in 32 bits, from loops that count in 64."""
+
+    def visit(node: UOp, src: tuple[UOp, ...]) -> UOp:
+        if node.op is Ops.RANGE:
+            return UOp(Ops.CAST, dtypes.int32, (loops[node],))
+        return UOp(node.op, dtypes.int32, src, node.arg)
+
+    return map_graph(root, visit, toposort(root, stop=_is_loop))

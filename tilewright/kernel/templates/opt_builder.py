@@ -107,7 +107,11 @@ class OptBuilder:
             if check_upcast(self.view, axis, 1) is not None:
                 return
             multiple = tile or (lanes if size < vectors * lanes else lanes * min(vectors, 2))
-            axis = self.align(axis, multiple) if self.crosses_lines(axis, multiple) else self.pad(axis, multiple)
+            if self.crosses_lines(axis, multiple):
+                # Every vector has a mask of its own: more of them at a time gain nothing.
+                self.upcast(self.align(axis, multiple), multiple)
+                return
+            axis = self.pad(axis, multiple)
             amount = best_divisor(size_of(axis), vectors * lanes, lanes, few)
             assert amount is not None
         self.upcast(axis, amount)

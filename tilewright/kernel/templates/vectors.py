@@ -20,6 +20,7 @@ from tilewright.base.costs import CACHE_ADDITIONS
 from tilewright.base.dtype import DType, dtypes
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import OptOps
+from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.text.arguments import axis_name
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
@@ -34,6 +35,7 @@ from tilewright.kernel.templates.measured import (
     MAX_TILE_ROWS,
     MAX_WINDOW,
     MIN_BOX_READS,
+    MIN_SUMS,
     OPERAND_REGISTERS,
 )
 from tilewright.kernel.templates.opt_builder import OptBuilder, divides_long_integers
@@ -175,15 +177,18 @@ def tile_along(builder: OptBuilder, axis: UOp, lanes: int) -> None:
     vectors = view.target.independent_vectors if len(view.accesses) <= 4 and not rows else 2
     register_tile(builder, axis, min(vectors, max(1, size_of(axis) // lanes)))
     builder.vectorise(axis, vectors, lanes, overlaps)
-    if not rows and view.reduces and size_of(axis) <= lanes:
-        overlap_rows(builder)
+    if view.reduces and rows:
+        tile = math.prod(size_of(tiled) for tiled in builder.view.of_kind(AxisType.UPCAST))
+        overlap_rows(builder, axis, MIN_SUMS // max(1, -(-tile // lanes)))
+    elif view.reduces and size_of(axis) <= lanes:
+        overlap_rows(builder, axis, builder.target.independent_vectors)
 
 
-def overlap_rows(builder: OptBuilder) -> None:
-    """Several rows at a time where one vector of accumulators is a whole row: additions of different rows overlap."""
+def overlap_rows(builder: OptBuilder, vector_axis: UOp, most: int) -> None:
+    """Up to `most` rows at a time where a tile has few vectors of accumulators: additions of different rows overlap."""
     loops = [axis for axis in builder.view.of_kind(AxisType.LOOP) if is_counted(axis) and size_of(axis) > 1]
+    loops = [axis for axis in loops if axis.arg.id[: len(vector_axis.arg.id)] != vector_axis.arg.id]
     inside = [axis for axis in loops if all(axis in node.ranges for node in builder.view.reduces)]
-    most = builder.target.independent_vectors
     amounts = [n for n in range(2, most + 1) if inside and size_of(inside[-1]) % n == 0]
     if amounts:
         builder.upcast(inside[-1], amounts[-1])
@@ -367,7 +372,7 @@ def find_windows(view: KernelView) -> tuple[UOp, int] | None:
         return None
     room = view.target.core_cache_bytes // BOX_SHARE
     for number, access in enumerate(operands(view)):
-        if len(access.src) < 3 or not access.ranges & view.reduce_axes:
+        if len(access.src) < 3 or not access.ranges & view.reduce_axes or has_free_masks(view, access):
             continue
         for axis in view.of_kind(AxisType.THREAD, AxisType.LOOP):
             if axis not in access.ranges or check_stage(view, axis, number) is not None:
@@ -377,6 +382,14 @@ def find_windows(view: KernelView) -> tuple[UOp, int] | None:
             if box and box * access.dtype.itemsize <= room and reads >= MIN_BOX_READS * box:
                 return axis, number
     return None
+
+
+def has_free_masks(view: KernelView, access: UOp) -> bool:
+    """Whether the masks of an access are those of all stores, as at the end of a padded row, and vectors are loaded
+    under a mask at no cost."""
+    shared = [set(parts_of(store.src[2], Ops.AND)) if len(store.src) > 2 else set() for store in view.stores]
+    is_stored = all(part in each for part in parts_of(access.src[2], Ops.AND) for each in shared)
+    return is_stored and access.dtype.itemsize in view.target.masked_itemsizes
 
 
 def memoise_values(builder: OptBuilder) -> None:

@@ -68,16 +68,45 @@ class Box(NamedTuple):
 
 def without_store_mask(view: KernelView, access: UOp) -> UOp:
     """The access without the conjuncts of its mask that every store has too, such as the end of a padded row: elements
-    that are not stored may have any value. Another conjunct must keep the windows inside the buffer."""
+    that are not stored may have any value. Where no other conjunct keeps the windows inside the buffer, one that ends
+    with the last window takes the place of each."""
     if len(access.src) < 3:
         return access
     parts = parts_of(access.src[2], Ops.AND)
     shared = [set(parts_of(store.src[2], Ops.AND)) if len(store.src) > 2 else set() for store in view.stores]
     dropped = [part for part in parts if all(part in each for each in shared)]
     kept = [part for part in parts if part not in dropped]
-    if not dropped or not kept or any(all(not _ends_before(each, part) for each in kept) for part in dropped):
+    for part in dropped:
+        if not any(_ends_before(each, part) for each in kept):
+            end = _end_of_windows(part, access)
+            if end is None:
+                return access
+            kept.append(end)
+    if not dropped:
         return access
     return access.replace(src=(*access.src[:2], functools.reduce(UOp.__and__, kept)))
+
+
+def _end_of_windows(part: UOp, access: UOp) -> UOp | None:
+    """
+    before: x < 28                 x the first element of a window, k an element of it
+    after:  x + k < 28 + 4         for windows of 5
+
+    None where the mask is not the end of a row of windows."""
+    if part.op is not Ops.CMPLT or part.src[1].op is not Ops.CONST:
+        return None
+    own, steps = affine(part.src[0]), affine(access.src[1]).terms
+    if own.constant or any(axis.op is not Ops.RANGE or size_of(axis) < 1 for axis in steps):
+        return None
+    rates = {steps.get(axis, 0) / step for axis, step in own.terms.items()}
+    rate = int(min(rates, default=0))
+    if rate < 1 or rates != {rate}:
+        return None
+    reach, walk = (int(part.src[1].arg) - 1) * rate, part.src[0] * rate
+    for axis, step in sorted(steps.items(), key=lambda each: abs(each[1])):
+        if axis not in own.terms and 0 < step <= reach:
+            reach, walk = reach + step * (size_of(axis) - 1), walk + axis * step
+    return walk < reach + 1 if walk.ranges > part.ranges else None
 
 
 def _ends_before(end: UOp, part: UOp) -> bool:
