@@ -59,6 +59,7 @@ SUM_BLOCK_STEP = 16
 # Clocks of a line of results that is written in parts, in more rows at a time than there are streams to memory: it is
 # fetched, and written back between the parts (Neoverse N1: 35 to 40; with whole lines, or in few rows, 10 to 15).
 PARTIAL_LINE_CLOCKS = 36.0
+EXPOSED = 0.1  # the fraction of the time to compute that such writes do not hide
 # The longest sum that takes less time to compute than its results take to write. Beside a longer inner sum, spilling
 # the accumulators of an outer one takes little time.
 SHORT_SUM = 64

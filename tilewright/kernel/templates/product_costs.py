@@ -17,6 +17,7 @@ from tilewright.kernel.templates.blocked_products import Blocked
 from tilewright.kernel.templates.dot_tiles import Dots
 from tilewright.kernel.templates.measured import (
     COPIED_COST,
+    EXPOSED,
     FAR_COPIED_COST,
     LOOP_COST,
     MASKED_PACKING_COST,
@@ -70,6 +71,12 @@ def strip_clocks(view: KernelView, nbytes: int, count: int, passes: int) -> floa
         return passes * lines * target.line_clocks
     first = lines * target.line_clocks if count * nbytes >= target.core_cache_bytes else 0.0
     return first + ((passes - 1) * lines * NEAR_LINE_CLOCKS if nbytes >= target.l1_bytes else 0.0)
+
+
+def with_writes(view: KernelView, product: Product, tile: Tile, clocks: float) -> float:
+    """The time of a plan that takes `clocks` besides writing. Where writing takes longer, it hides the rest but for a
+    fraction: of two plans that write alike, the one with less to compute is faster."""
+    return max(clocks, written_clocks(view, product, tile) + EXPOSED * clocks)
 
 
 def written_clocks(view: KernelView, product: Product, tile: Tile) -> float:
@@ -165,7 +172,7 @@ def packed_clocks(
         # A block of columns of a short sum stays in the core's cache for all of its rows.
         passes = 1 if has_streams(view) else -(-size_of(product.rows) // tile.rows)
         computed = product_clocks(sums * work / terms, lanes, target, cores=1)
-        return max(computed + strip_clocks(view, nbytes, count, passes), written_clocks(view, product, tile))
+        return with_writes(view, product, tile, computed + strip_clocks(view, nbytes, count, passes))
     packing = (
         packing_cost(target, nbytes, sums // count) if stride(product.right, product.columns) == 1 else PACKING_COST
     )
@@ -173,7 +180,7 @@ def packed_clocks(
     masked = MASKED_PACKING_COST if is_masked else 0.0
     work += size_of(product.columns) * (packing + masked) * converted
     computed = product_clocks(sums * work / terms, lanes, target, cores=1)
-    return max(computed, stream_clocks(count * nbytes, target), written_clocks(view, product, tile))
+    return with_writes(view, product, tile, max(computed, stream_clocks(count * nbytes, target)))
 
 
 def packing_cost(target: Target, nbytes: int, depth: int) -> float:
@@ -221,7 +228,7 @@ def column_clocks(view: KernelView, product: Product) -> float:
     computed = product_clocks(sums_of(view, product) * work, lanes, target, cores=1)
     nbytes = factor_bytes(view, product.right, product.left)
     read = strip_clocks(view, nbytes, matrix_count(view, product), rows // height)
-    return max(computed + read, written_clocks(view, product, Tile(height, vectors)))
+    return with_writes(view, product, Tile(height, vectors), computed + read)
 
 
 def column_rows(product: Product, vectors: int, target: Target) -> int:
