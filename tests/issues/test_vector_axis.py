@@ -14,7 +14,7 @@ from tilewright.base.events import Event, subscribe
 from tilewright.codegen.tiles import TileFacts, tile_part
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Program
-from tilewright.graph.uop import UOp
+from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import size_of
 
 Product = Callable[[Tensor, Tensor], Tensor]
@@ -85,3 +85,19 @@ def test_accumulators_are_vectors_along_the_axis_of_an_operand(name: str, parame
     for node in program.body:
         if node.op is Ops.ACC and walked:
             assert facts.vector_axis(node) in walked
+
+
+def test_a_factor_that_is_loaded_outside_of_the_sum_counts_in_every_term() -> None:
+    """The gradient of `(x @ y).sum(0)` by y: the row of gradients does not depend on the sum. Accumulators were vectors
+    along the six rows of a tile, and 400x300x400 took 9 ms where a product takes 3."""
+    generator = np.random.default_rng(0)
+    x, y = (Tensor(generator.standard_normal(shape, dtype=np.float32)).realize() for shape in ((64, 30), (30, 48)))
+    upstream = Tensor(generator.standard_normal(48, dtype=np.float32)).realize()
+    programs, result = compiled(lambda: (x @ y).sum(0).gradient(y, gradient=upstream)[0])
+    np.testing.assert_allclose(result, x.numpy().sum(0)[:, None] * upstream.numpy(), rtol=1e-4, atol=1e-4)
+    program = programs[-1]
+    facts = TileFacts(program)
+    (store,) = (n for n in program.body if n.op is Ops.STORE and memory_of(n.src[0]).op is Ops.PARAM)
+    steps = tile_part(store.src[0].src[1])[1]
+    (columns,) = (axis for axis, step in steps.items() if step == 1)
+    assert all(facts.vector_axis(node) is columns for node in program.body if node.op is Ops.ACC)

@@ -234,14 +234,21 @@ class TileFacts:
     def _vector_priority(self, program: Program) -> dict[UOp, tuple[int, int]]:
         """The UPCAST axes that some access walks with stride 1, or with a stride of the terms that are unrolled into
         each of their elements, each weighted by the number of such accesses in all iterations. An operand of a product
-        is accessed in every iteration of the sum, so that it outweighs parameters that only scale the result."""
+        is accessed in every iteration of the sum, so that it outweighs parameters that only scale the result. So is one
+        that does not depend on the sum: it is loaded outside of its loop and used inside."""
         counts: dict[UOp, int] = {}
+        used_in: dict[UOp, list[UOp]] = {}  # for each load, the loops around its innermost use
+        for node, open_loops in _in_loops(program):
+            for source in node.src:
+                if source.op is Ops.LOAD and len(open_loops) >= len(used_in.get(source, ())):
+                    used_in[source] = list(open_loops)
         for node, open_loops in _in_loops(program):
             if node.op in _ACCESSES:
+                loops = used_in.get(node, open_loops)
                 steps = tile_part(node.src[0].src[1])[1]
                 terms = (size_of(a) for a, step in steps.items() if step == 1 and a.arg.kind is AxisType.UNROLL)
                 strides = (1, next(terms, 1))
-                elements = math.prod(size_of(axis) for axis in (*open_loops, *steps))
+                elements = math.prod(size_of(axis) for axis in (*loops, *steps))
                 for axis, step in steps.items():
                     if step in strides and axis.arg.kind is AxisType.UPCAST:
                         counts[axis] = counts.get(axis, 0) + elements
