@@ -6,8 +6,9 @@
 In: a device, and torch on the same one. Out: a table, and JSON where asked for. Each row is measured in two
 processes, one of torch and one of ours, with empty caches. All have the same weights and inputs. Three steps (or one
 result) are compared with torch's in a wider dtype before anything is timed; a row that is wrong is reported as wrong:
-one with an error above the tolerance and several times that of torch in the same dtype. (Steps of a deep network are
-ill-conditioned: of ResNet-50's gradients with a batch of 4 both libraries have 2 digits in float32.)
+one with an error above the tolerance and several times that of torch in the same dtype, the larger of two orders of
+the batch. (Steps of a deep network are ill-conditioned: of the gradients of ResNet-50 with a batch of 4 both have 2
+digits in float32, and the loss of the third step is right to a percent or to a tenth of it by chance.)
 `--kernels N` lists the N kernels of our step that take the longest, by the device's clock where it has one.
 """
 
@@ -109,8 +110,9 @@ class Job:
         return RESULTS if self.network.is_step else 1
 
 
-def torch_step(job: Job, torch: Any, dtype: str, is_compiled: bool) -> Callable[[], Any]:
-    """A call of the network in torch: a step that gives the loss, or a result."""
+def torch_step(job: Job, torch: Any, dtype: str, is_compiled: bool, is_reversed: bool = False) -> Callable[[], Any]:
+    """A call of the network in torch: a step that gives the loss, or a result. With the batch reversed a loss is the
+    same, rounded otherwise."""
     network, device = job.network, "cuda" if job.device.startswith("CUDA") else "cpu"
     kind = getattr(torch, dtype)
     with torch.device(device):
@@ -119,7 +121,8 @@ def torch_step(job: Job, torch: Any, dtype: str, is_compiled: bool) -> Callable[
         for name, tensor in model.state_dict().items():
             if tensor.is_floating_point():
                 tensor.copy_(torch.from_numpy(values(name, tuple(tensor.shape))))
-    given = [torch.from_numpy(array).to(device) for array in network.inputs(job.sizes)]
+    order = slice(None, None, -1 if is_reversed else 1)
+    given = [torch.from_numpy(array[order].copy()).to(device) for array in network.inputs(job.sizes)]
     if given[0].is_floating_point():
         given[0] = given[0].to(kind)
     if not network.is_step:
@@ -174,6 +177,9 @@ def measure_torch(job: Job, modes: tuple[str, ...]) -> tuple[list[Array], dict[s
         measured.peak = memory.peak()
         found[mode] = measured
         del call
+    if job.network.is_step and modes:
+        call = torch_step(job, torch, job.dtype, False, is_reversed=True)
+        found["reversed"] = Measured(results=[read(call()) for _ in range(job.results)])
     return expected, found
 
 

@@ -254,7 +254,7 @@ def test_phases_are_read_at_stride_1() -> None:
     assert {stride(access, along) for access in view.accesses} == {0, 1}
 
 
-@pytest.mark.parametrize(("channels", "groups", "dilation"), [(4, 2, 2), (4, 2, 1), (2, 1, 2)])
+@pytest.mark.parametrize(("channels", "groups", "dilation"), [(4, 2, 3), (4, 2, 1), (2, 1, 3)])
 def test_products_for_few_channels_are_stored_before_strided_windows_read_them(
     channels: int, groups: int, dilation: int
 ) -> None:

@@ -183,6 +183,13 @@ def test_so_are_several_matrices_where_the_left_factors_are_transposed(shape: tu
     assert Chosen(ast, target).uses(OptOps.STAGE) == 2
 
 
+@pytest.mark.parametrize("rows", [29, 31, 24])
+def test_few_columns_take_several_rows_at_a_time(rows: int) -> None:
+    """29x32768x3 had a tile of one row, a chain of additions: nothing divides 29. The last tile overlaps another."""
+    made = Chosen(matrices(rows, 1024, 3, (1024, 1, 3, 1)), replace(CACHES["AVX-512"], cores=1))
+    assert math.prod(made.sizes(AxisType.UPCAST)) >= 3 * 8
+
+
 @pytest.mark.parametrize(("depth", "most"), [(1024, 4), (1000, 12)])
 def test_rows_of_a_tile_have_lines_in_the_first_cache(depth: int, most: int) -> None:
     """12x32768x2 took 0.80 ms, 12x32001x2 0.13: twelve rows at a stride of a power of two share a set of four lines."""

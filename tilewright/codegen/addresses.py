@@ -77,11 +77,11 @@ def choose_index_width(sink: UOp) -> UOp:
     """Index maths in the chosen integer type. Where that has 64 bits, for the sake of a loaded index, comparisons of
     small numbers have 32 all the same: the masks of vectors take half the instructions."""
     width = index_dtype(sink)
-    loops: dict[UOp, UOp] = {}
+    leaves: dict[UOp, UOp] = {}  # loops and variables, in the chosen type
 
     def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
         if width is dtypes.int64 and node.op in _COMPARISONS and all(map(_fits_32_bits, node.src)):
-            return node.with_src(tuple(_in_32_bits(operand, loops) for operand in node.src))
+            return node.with_src(tuple(_in_32_bits(operand, leaves) for operand in node.src))
         dtype = width if node.dtype is dtypes.index else node.dtype
         if node.op is Ops.CAST and src[0].dtype is dtype and node.src[0].dtype is not node.dtype:
             return src[0]
@@ -91,31 +91,31 @@ def choose_index_width(sink: UOp) -> UOp:
         # value.
         arg = wrap_int(node.arg, dtype) if node.op is Ops.CONST else node.arg
         made = UOp(node.op, dtype, src, arg)
-        if node.op is Ops.RANGE:
-            loops[node] = made
+        if _is_leaf(node):
+            leaves[node] = made
         return made
 
     return map_graph(sink, visit)
 
 
-def _is_loop(node: UOp) -> bool:
-    return node.op is Ops.RANGE
+def _is_leaf(node: UOp) -> bool:
+    return node.op in (Ops.RANGE, Ops.VARIABLE)
 
 
 def _fits_32_bits(root: UOp) -> bool:
-    """Whether a number is index maths of loops and constants, none of which needs more than 32 bits."""
-    nodes = toposort(root, stop=_is_loop)
+    """Whether a number is index maths of loops, variables and constants, none of which needs more than 32 bits."""
+    nodes = toposort(root, stop=_is_leaf)
     if any(node.dtype is not dtypes.index or node.op is Ops.CAST for node in nodes):
         return False
     return all(dtypes.int32.min <= node.bounds[0] and node.bounds[1] <= dtypes.int32.max for node in nodes)
 
 
-def _in_32_bits(root: UOp, loops: dict[UOp, UOp]) -> UOp:
-    """The same number in 32 bits, from loops that count in 64."""
+def _in_32_bits(root: UOp, leaves: dict[UOp, UOp]) -> UOp:
+    """The same number in 32 bits, from loops and variables of 64."""
 
     def visit(node: UOp, src: tuple[UOp, ...]) -> UOp:
-        if node.op is Ops.RANGE:
-            return UOp(Ops.CAST, dtypes.int32, (loops[node],))
+        if _is_leaf(node):
+            return UOp(Ops.CAST, dtypes.int32, (leaves[node],))
         return UOp(node.op, dtypes.int32, src, node.arg)
 
-    return map_graph(root, visit, toposort(root, stop=_is_loop))
+    return map_graph(root, visit, toposort(root, stop=_is_leaf))

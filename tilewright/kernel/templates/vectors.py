@@ -14,7 +14,7 @@ Then the outermost output loop is parallel, and expensive values that a later lo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tilewright.base.costs import CACHE_ADDITIONS
 from tilewright.base.dtype import DType, dtypes
@@ -55,6 +55,8 @@ from tilewright.kernel.transforms.memoise import check_memoise, repeated_values
 from tilewright.kernel.transforms.stage import box_of, check_stage, operands, tile_of
 
 NEAR_STEPS = tuple(range(MAX_NEAR_STEP + 1))
+# At most one row in this many is computed twice, where tiles of rows overlap.
+MAX_AGAIN = 8
 
 
 def match_interleaved(view: KernelView) -> tuple[UOp, UOp] | None:
@@ -179,19 +181,34 @@ def tile_along(builder: OptBuilder, axis: UOp, lanes: int) -> None:
     builder.vectorise(axis, vectors, lanes, overlaps)
     if view.reduces and rows:
         tile = math.prod(size_of(tiled) for tiled in builder.view.of_kind(AxisType.UPCAST))
-        overlap_rows(builder, axis, MIN_SUMS // max(1, -(-tile // lanes)))
+        overlap_rows(builder, axis, MIN_SUMS // max(1, -(-tile // lanes)), rows)
     elif view.reduces and size_of(axis) <= lanes:
         overlap_rows(builder, axis, builder.target.independent_vectors)
 
 
-def overlap_rows(builder: OptBuilder, vector_axis: UOp, most: int) -> None:
+def overlap_rows(builder: OptBuilder, vector_axis: UOp, most: int, tiled: Sequence[UOp] = ()) -> None:
     """Up to `most` rows at a time where a tile has few vectors of accumulators: additions of different rows overlap."""
-    loops = [axis for axis in builder.view.of_kind(AxisType.LOOP) if is_counted(axis) and size_of(axis) > 1]
+    view = builder.view
+    loops = [axis for axis in view.of_kind(AxisType.LOOP) if is_counted(axis) and size_of(axis) > 1]
     loops = [axis for axis in loops if axis.arg.id[: len(vector_axis.arg.id)] != vector_axis.arg.id]
-    inside = [axis for axis in loops if all(axis in node.ranges for node in builder.view.reduces)]
-    amounts = [n for n in range(2, most + 1) if inside and size_of(inside[-1]) % n == 0]
+    inside = [axis for axis in loops if all(axis in node.ranges for node in view.reduces)]
+    # A loop over tiles of rows is left: more of them may be too many for the first cache.
+    inside = [axis for axis in inside if axis in tiled or all(axis.arg.id[:-1] != row.arg.id for row in tiled)]
+    if not inside:
+        return
+    row, size = inside[-1], size_of(inside[-1])
+    most = min(most, lines_along(view, row))
+    amounts = [n for n in range(2, most + 1) if size % n == 0]
     if amounts:
-        builder.upcast(inside[-1], amounts[-1])
+        builder.upcast(row, amounts[-1])
+    elif 1 < most and -size % most * MAX_AGAIN <= size and find_windows(view) is None and may_be_serial(view, row):
+        builder.overlap_tiles(row, most)
+
+
+def lines_along(view: KernelView, axis: UOp) -> int:
+    """The rows along an axis whose lines the first cache holds: those that share a set evict one another's."""
+    steps = [abs(stride(load, axis) or 0) * load.dtype.itemsize for load in view.loads]
+    return min(map(view.target.l1_lines, steps), default=view.target.l1_lines(0))
 
 
 def is_brief(view: KernelView) -> bool:
@@ -349,8 +366,7 @@ def register_tile(builder: OptBuilder, vector_axis: UOp, vectors: int) -> None:
     free = builder.target.vector_registers - OPERAND_REGISTERS - vectors
     most = max(1, free // (vectors * max(1, len(builder.view.reduces))))
     for axis in tile_axes(builder.view, vector_axis):
-        steps = [abs(stride(load, axis) or 0) * load.dtype.itemsize for load in builder.view.loads]
-        most = min(most, *map(builder.target.l1_lines, steps))  # rows that share a set evict one another's lines
+        most = min(most, lines_along(builder.view, axis))
         amount = max((d for d in range(1, min(most, MAX_TILE_ROWS) + 1) if size_of(axis) % d == 0), default=1)
         if amount > 1:
             builder.upcast(axis, amount)

@@ -37,6 +37,8 @@ from tilewright.tensor.families.networks.windows import Sizes, check_windows, pa
 # From this many products per element of the image on, its phases are stored before they are convolved: a depthwise
 # convolution 5x5 at stride 2 has 6; 3x3 at stride 2 has 2 and is faster without.
 MIN_REUSE = 6
+# With more channels for each output a product packs the elements of windows, wherever they are.
+FEW_CHANNELS = 16
 # Elements of windows for each element of the image from which on their gradients are not stored by tensor cores.
 MIN_WINDOW_ELEMENTS = 3
 # On tensor cores: bytes of a vector of channels, how often each element is multiplied where a copy of the image pays,
@@ -82,13 +84,14 @@ class ConvolutionMixin(ProductsMixin):
             inputs += more
         padded = build.cast(build.pad(image, ((0, 0), (0, 0), *pads)), carrier)
         check_windows("conv2d", padded.shape[2:], tuple(kernel), gaps)
-        if inputs == 1 < groups and outputs // groups * math.prod(kernel) >= MIN_REUSE:
+        is_phased = groups == 1 and self._has_phased_gradient(kernel, steps)
+        if inputs <= FEW_CHANNELS and not is_phased and outputs // groups * math.prod(kernel) >= MIN_REUSE:
             padded, steps, gaps = without_divisors(padded, kernel, steps, gaps)
         if is_split_by_stride(groups, weight.shape, steps, gaps):
             product = self._summed_phases(weight, padded, steps, dtype)
             return product if bias is None else product + with_channels(bias, "conv2d", outputs, space)
         node = windows_product(padded, taps, groups, steps, gaps, (result, carrier))
-        if groups == 1 and self._has_phased_gradient(kernel, steps):
+        if is_phased:
             rule = PhasedGradient(type(self), self.device, steps, gaps, pads, (result, carrier))
             node = marks.with_gradient(node, rule, image, taps)
         product = self._new(node, weight)
@@ -342,8 +345,7 @@ def is_split_by_stride(groups: int, weight: Shape, steps: Sequence[int], gaps: S
 
 def without_divisors(image: UOp, kernel: Sequence[int], steps: Shape, gaps: Shape) -> tuple[UOp, Shape, Shape]:
     """The image, strides and dilations of the same windows. Where stride and dilation of an axis have a common divisor,
-    windows read nothing but the elements at its multiples: these are stored, so that neighbours are adjacent. With more
-    than one channel for each output a product packs them."""
+    windows read nothing but the elements at its multiples: these are stored, so that neighbours are adjacent."""
     divisors = [math.gcd(step, gap) if k > 1 else 1 for k, step, gap in zip(kernel, steps, gaps)]
     if max(divisors) == 1 or is_symbolic(image.shape) or 0 in image.shape:
         return image, steps, gaps
