@@ -175,33 +175,37 @@ def _extremum(node: UOp, _native: frozenset[str]) -> UOp:
 
 
 def _truncate(node: UOp, _native: frozenset[str]) -> UOp:
-    """TRUNC through an integer. From 2**mantissa on every float is whole; below, the sign is kept for -0.0."""
-    x = node.src[0]
+    """TRUNC through an integer."""
+
+    def truncated(magnitude: UOp, has_fraction: UOp) -> UOp:
+        integer = dtypes.int32 if magnitude.dtype is dtypes.float32 else dtypes.int64
+        return has_fraction.where(magnitude, 0.0).cast(integer).cast(magnitude.dtype)
+
+    return _of_magnitude(node.src[0], truncated)
+
+
+def _round(node: UOp, _native: frozenset[str]) -> UOp:
+    """ROUND by adding and subtracting the power of two from which on floats are whole."""
+
+    def rounded(magnitude: UOp, has_fraction: UOp) -> UOp:
+        shifter = 2.0**magnitude.dtype.mantissa_bits
+        return (magnitude + shifter) - shifter
+
+    return _of_magnitude(node.src[0], rounded)
+
+
+def _of_magnitude(x: UOp, whole_of: Callable[[UOp, UOp], UOp]) -> UOp:
+    """A whole number near `x`, made of its magnitude and of whether that may have a fraction. From 2**mantissa on every
+    float is whole; below, the sign is kept for -0.0."""
     if x.dtype.bits < 32:
-        return _truncate(x.cast(dtypes.float32).alu(Ops.TRUNC), _native).cast(x.dtype)
+        return _of_magnitude(x.cast(dtypes.float32), whole_of).cast(x.dtype)
     unsigned = bits_dtype(x.dtype)
     sign_bit = 1 << (unsigned.bits - 1)
     bits = x.bitcast(unsigned)
     magnitude = (bits & (sign_bit - 1)).bitcast(x.dtype)
     has_fraction = magnitude < 2.0**x.dtype.mantissa_bits
-    integer = dtypes.int32 if x.dtype is dtypes.float32 else dtypes.int64
-    whole = has_fraction.where(magnitude, 0.0).cast(integer).cast(x.dtype)
-    signed = (whole.bitcast(unsigned) | (bits & sign_bit)).bitcast(x.dtype)
+    signed = (whole_of(magnitude, has_fraction).bitcast(unsigned) | (bits & sign_bit)).bitcast(x.dtype)
     return has_fraction.where(signed, x)
-
-
-def _round(node: UOp, _native: frozenset[str]) -> UOp:
-    """ROUND by adding and subtracting the power of two from which on floats are whole; the sign is kept for -0.0."""
-    x = node.src[0]
-    if x.dtype.bits < 32:
-        return _round(x.cast(dtypes.float32).alu(Ops.ROUND), _native).cast(x.dtype)
-    unsigned = bits_dtype(x.dtype)
-    sign_bit = 1 << (unsigned.bits - 1)
-    bits = x.bitcast(unsigned)
-    magnitude = (bits & (sign_bit - 1)).bitcast(x.dtype)
-    shifter = 2.0**x.dtype.mantissa_bits
-    signed = (((magnitude + shifter) - shifter).bitcast(unsigned) | (bits & sign_bit)).bitcast(x.dtype)
-    return (magnitude < shifter).where(signed, x)
 
 
 def _saturate(node: UOp, native: frozenset[str]) -> UOp:

@@ -20,13 +20,12 @@ from tilewright.base.costs import CACHE_ADDITIONS
 from tilewright.base.dtype import DType, dtypes
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import OptOps
-from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.text.arguments import axis_name
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import KernelView, is_counted, is_indirect, is_uniform, stride
+from tilewright.kernel.templates.boxes import find_box, stage_windows
 from tilewright.kernel.templates.measured import (
-    BOX_SHARE,
     BRIEF_WORK,
     MAX_NEAR_STEP,
     MAX_PHASES,
@@ -34,7 +33,6 @@ from tilewright.kernel.templates.measured import (
     MAX_SELECTING,
     MAX_TILE_ROWS,
     MAX_WINDOW,
-    MIN_BOX_READS,
     MIN_SUMS,
     OPERAND_REGISTERS,
 )
@@ -52,7 +50,6 @@ from tilewright.kernel.templates.streams import (
 )
 from tilewright.kernel.templates.template import Opts, Plan, Template
 from tilewright.kernel.transforms.memoise import check_memoise, repeated_values
-from tilewright.kernel.transforms.stage import box_of, check_stage, operands, tile_of
 
 NEAR_STEPS = tuple(range(MAX_NEAR_STEP + 1))
 # At most one row in this many is computed twice, where tiles of rows overlap.
@@ -159,7 +156,7 @@ def tile_along(builder: OptBuilder, axis: UOp, lanes: int) -> None:
     if divides_long_integers(view):
         return
     # The box of windows is copied for padded tiles only, not for overlapping ones.
-    has_box = find_windows(view) is not None
+    has_box = find_box(view) is not None
     overlaps = not has_box and may_be_serial(view, axis)
     if spills_constants(view) or is_brief(view) or not is_counted(axis):
         builder.vectorise(axis, 1 if is_counted(axis) else 2, lanes, overlaps)
@@ -201,7 +198,7 @@ def overlap_rows(builder: OptBuilder, vector_axis: UOp, most: int, tiled: Sequen
     amounts = [n for n in range(2, most + 1) if size % n == 0]
     if amounts:
         builder.upcast(row, amounts[-1])
-    elif 1 < most and -size % most * MAX_AGAIN <= size and find_windows(view) is None and may_be_serial(view, row):
+    elif 1 < most and -size % most * MAX_AGAIN <= size and find_box(view) is None and may_be_serial(view, row):
         builder.overlap_tiles(row, most)
 
 
@@ -371,41 +368,6 @@ def register_tile(builder: OptBuilder, vector_axis: UOp, vectors: int) -> None:
         if amount > 1:
             builder.upcast(axis, amount)
             return
-
-
-def stage_windows(builder: OptBuilder) -> None:
-    """Copies the box that masked windows cover, in which they need no mask; of several where each has many masks."""
-    while (found := find_windows(builder.view)) is not None:
-        builder.apply(OptOps.STAGE, *found)
-        if not any(axis.arg.kind.is_tile for axis in builder.view.reduces[0].src[1:]):  # the window is not unrolled
-            return
-
-
-def find_windows(view: KernelView) -> tuple[UOp, int] | None:
-    """The operand, by its number, whose masked windows are read from a copy, and the loop at which it is made: the
-    outermost one for which the box is a small part of a core's cache, if each element is read several times."""
-    if not view.target.has_threads or len(view.reduces) != 1:
-        return None
-    room = view.target.core_cache_bytes // BOX_SHARE
-    for number, access in enumerate(operands(view)):
-        if len(access.src) < 3 or not access.ranges & view.reduce_axes or has_free_masks(view, access):
-            continue
-        for axis in view.of_kind(AxisType.THREAD, AxisType.LOOP):
-            if axis not in access.ranges or check_stage(view, axis, number) is not None:
-                continue
-            box = box_of(view, axis, access)
-            reads = math.prod(map(size_of, tile_of(view, axis, access)))
-            if box and box * access.dtype.itemsize <= room and reads >= MIN_BOX_READS * box:
-                return axis, number
-    return None
-
-
-def has_free_masks(view: KernelView, access: UOp) -> bool:
-    """Whether the masks of an access are those of all stores, as at the end of a padded row, and vectors are loaded
-    under a mask at no cost."""
-    shared = [set(parts_of(store.src[2], Ops.AND)) if len(store.src) > 2 else set() for store in view.stores]
-    is_stored = all(part in each for part in parts_of(access.src[2], Ops.AND) for each in shared)
-    return is_stored and access.dtype.itemsize in view.target.masked_itemsizes
 
 
 def memoise_values(builder: OptBuilder) -> None:

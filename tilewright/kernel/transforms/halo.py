@@ -72,10 +72,8 @@ def without_store_mask(view: KernelView, access: UOp) -> UOp:
     with the last window takes the place of each."""
     if len(access.src) < 3:
         return access
-    parts = parts_of(access.src[2], Ops.AND)
-    shared = [set(parts_of(store.src[2], Ops.AND)) if len(store.src) > 2 else set() for store in view.stores]
-    dropped = [part for part in parts if all(part in each for each in shared)]
-    kept = [part for part in parts if part not in dropped]
+    dropped = parts_of_stores(view, access)
+    kept = [part for part in parts_of(access.src[2], Ops.AND) if part not in dropped]
     for part in dropped:
         if not any(_ends_before(each, part) for each in kept):
             end = _end_of_windows(part, access)
@@ -85,6 +83,12 @@ def without_store_mask(view: KernelView, access: UOp) -> UOp:
     if not dropped:
         return access
     return access.replace(src=(*access.src[:2], functools.reduce(UOp.__and__, kept)))
+
+
+def parts_of_stores(view: KernelView, access: UOp) -> list[UOp]:
+    """The conjuncts of the mask of an access that every store has too."""
+    shared = [set(parts_of(store.src[2], Ops.AND)) if len(store.src) > 2 else set() for store in view.stores]
+    return [part for part in parts_of(access.src[2], Ops.AND) if all(part in each for each in shared)]
 
 
 def _end_of_windows(part: UOp, access: UOp) -> UOp | None:
