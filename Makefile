@@ -12,7 +12,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick test-bare test-slow test-torch test-cuda-text test-devices test-arm test-wheel lint types docs fuzz fuzz-opts fuzz-plans bench clean
+.PHONY: help demo test test-quick test-bare test-slow test-torch test-cuda-text test-devices test-arm test-wheel lint types docs fuzz fuzz-opts fuzz-plans fuzz-torch bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -85,6 +85,10 @@ fuzz-opts: $(INSTALLED) ## fresh random kernels with random opts, for FUZZ_SECON
 
 fuzz-plans: $(INSTALLED) ## fresh random programs with every plan of their kernels, for FUZZ_SECONDS
 	$(BIN)/python -m tests.fuzz.plans --seconds $(FUZZ_SECONDS)
+
+fuzz-torch: $(INSTALLED) ## fresh random programs beside torch, values and gradients, for FUZZ_SECONDS
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.beside_torch --seconds $(FUZZ_SECONDS)
 
 bench: $(INSTALLED) ## compile time per stage, with an empty cache and with a full one
 	$(BIN)/python -m bench

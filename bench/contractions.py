@@ -1,9 +1,10 @@
 """Contractions of every kind on a card beside torch, values checked first.
 
-    python -m bench.contractions [--only WORD] [--json FILE]
+    python -m bench.contractions [--only PART,PART] [--torch compiled] [--kernels N] [--json FILE]
 
-In: a CUDA device and torch on the same card. Out: a table: time of ours and of torch eager, TFLOP/s, their ratio, the
-relative error against float64, and the seconds of the first call."""
+In: a CUDA device and torch on the same card. Out: a table: milliseconds of ours, of torch eager and, with `--torch
+compiled`, of torch.compile; TFLOP/s of ours and of torch's best, their ratio, the relative error against float64, and
+the seconds of our first call."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.slowest import slowest_kernels
 from tilewright import Tensor, jit
 
 BATCHES, BATCH_SECONDS = 5, 0.03
@@ -107,8 +109,10 @@ def attention(b: int, h: int, t: int, d: int, causal: bool) -> Row:
 
 def rows() -> list[Row]:
     return [
-        *(product(n, n, n) for n in (512, 1024, 2048, 4096)),
+        *(product(n, n, n) for n in (512, 1024, 2048, 4096, 16384)),
+        product(16, 8192, 28672),
         product(4000, 2222, 3333),
+        product(4000, 3333, 2222),
         product(4001, 2223, 3333),
         product(700, 700, 700),
         product(4096, 4096, 4096, "float32"),
@@ -135,7 +139,7 @@ def rows() -> list[Row]:
     ]
 
 
-def measure(row: Row) -> dict[str, Any]:
+def measure(row: Row, compiled: bool = False, kernels: int = 0) -> dict[str, Any]:
     import torch
 
     kind = getattr(torch, row.dtype)
@@ -163,8 +167,18 @@ def measure(row: Row) -> dict[str, Any]:
         "first": first,
         "ours": clock(once),
         "theirs": clock(lambda: row.theirs(*theirs)),
+        "compiled": clock(_compiled(row.theirs, theirs)) if compiled else None,
         "work": row.work,
+        "kernels": slowest_kernels(lambda: Tensor.realize(row.ours(*ours)), kernels) if kernels else [],
     }
+
+
+def _compiled(call: Callable[..., Any], given: list[Any]) -> Callable[[], Any]:
+    import torch
+
+    torch._dynamo.reset()
+    made = torch.compile(call, dynamic=False)
+    return lambda: made(*given)
 
 
 def clock(call: Callable[[], None]) -> float:
@@ -195,26 +209,35 @@ def clock(call: Callable[[], None]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="parts of the names of rows, separated by commas")
+    parser.add_argument("--kernels", type=int, default=0, help="list this many of the slowest kernels of each row")
+    parser.add_argument("--torch", choices=("eager", "compiled"), default="eager", help="compiled measures both")
     parser.add_argument("--json", default="")
     given = parser.parse_args()
     made = []
-    print(f"{'':44} {'ours ms':>9} {'torch ms':>9} {'TFLOP/s':>8} {'torch':>7} {'ratio':>6} {'error':>8} {'first':>7}")
+    print(
+        f"{'':44} {'ours ms':>9} {'torch ms':>9} {'compiled':>9} {'TFLOP/s':>8} {'torch':>7} {'ratio':>6} {'error':>8} "
+        f"{'first':>7}"
+    )
     for row in rows():
-        if given.only not in row.name:
+        if not any(part in f"{row.name} {row.dtype}" for part in given.only.split(",")):
             continue
         try:
-            found = measure(row)
+            found = measure(row, given.torch == "compiled", given.kernels)
         except Exception as error:
             print(f"{row.name:44} failed: {type(error).__name__}: {str(error)[:300]}", flush=True)
             continue
         made.append(found)
-        rates = [found["work"] / found[who] / 1e12 for who in ("ours", "theirs")]
+        best = min(found["theirs"], found["compiled"] or math.inf)
+        rates = [found["work"] / seconds / 1e12 for seconds in (found["ours"], best)]
+        compiled = f"{found['compiled'] * 1e3:9.3f}" if found["compiled"] else f"{'':9}"
         print(
-            f"{found['name']:44} {found['ours'] * 1e3:9.3f} {found['theirs'] * 1e3:9.3f} {rates[0]:8.1f} "
-            f"{rates[1]:7.1f} {found['theirs'] / found['ours']:6.2f} {found['error']:8.1e} {found['first']:7.2f}",
+            f"{found['name']:44} {found['ours'] * 1e3:9.3f} {found['theirs'] * 1e3:9.3f} {compiled} {rates[0]:8.1f} "
+            f"{rates[1]:7.1f} {best / found['ours']:6.2f} {found['error']:8.1e} {found['first']:7.2f}",
             flush=True,
         )
+        for line in found["kernels"]:
+            print(f"  {line}", flush=True)
     if given.json:
         with open(given.json, "w") as file:
             json.dump(made, file, indent=1)

@@ -18,11 +18,11 @@ from typing import Any
 
 from bench.slowest import slowest_kernels
 from tilewright import Tensor, dtypes, jit
-from tilewright.llm.config import Config, Experts, Rope
-from tilewright.llm.model import Transformer
+from tilewright.llm.network.config import Config, Experts, Rope
+from tilewright.llm.network.model import Transformer
+from tilewright.llm.network.weights import Weights
 from tilewright.llm.quantised.types import TYPES
 from tilewright.llm.quantised.weight import QuantisedWeight
-from tilewright.llm.weights import Weights
 from tilewright.runtime.device import synchronize
 
 MIXTURE = Config(

@@ -149,7 +149,7 @@ class Details:
 
 def alive(plan: Any) -> int:
     """The most bytes of temporaries that one item of a schedule finds alive: no placement needs less."""
-    from tilewright.schedule.memory import lifetimes
+    from tilewright.schedule.steps.memory import lifetimes
 
     lives = {slot: life for slot, life in lifetimes(plan.items).items() if plan.slots[slot].kind == "temp"}
     sizes = {slot: plan.slots[slot].nbytes for slot in lives}

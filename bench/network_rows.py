@@ -97,7 +97,9 @@ NETWORKS = {
     "mnist": Network("MNIST, step", models.mnist, "images", "adamw", _MNIST),
 }
 SCALES = {"CUDA": "card", "CPU": "host"}
-RATES = {"adamw": 1e-3, "sgd": 1e-3}
+# Small enough that three steps of ResNet-50 do not amplify the error of float32 in its gradients (1.5 % in torch's and
+# in ours): at 1e-3 the third loss is right to 0.3 % or to 2 % by chance.
+RATES = {"adamw": 1e-3, "sgd": 1e-4}
 
 
 # ---------------------------------------------------------------- weights

@@ -333,7 +333,7 @@ assert rewrite((row * 8 + column) // 3, INDEX_RULES, Counter()) is (row * 8 + co
 # result, at an index of loop counters, and walk towards the inputs. Arithmetic hands the question on to its sources. A
 # view changes the index and hands it on: it has now done all it will ever do, and costs nothing. A sum opens a loop.
 #
-# In the package: tilewright/schedule/indexing.py.
+# In the package: tilewright/schedule/fusion/indexing.py.
 
 
 class KernelWriter:
@@ -380,7 +380,7 @@ class KernelWriter:
 # which values to store. We have one reason: the value holds a sum, and would be computed over again, because it has
 # several users or because a view repeats it. (The real one weighs costs; softmax and layernorm are one kernel each.)
 #
-# In the package: tilewright/schedule/fuse.py decides, tilewright/schedule/order.py puts the kernels in order.
+# In the package: tilewright/schedule/fusion/fuse.py decides, tilewright/schedule/steps/order.py orders the kernels.
 
 
 class Kernel(NamedTuple):
@@ -466,7 +466,7 @@ assert "does not divide" in (check_upcast(make_range("l0", 9, "loop"), 4) or "")
 # A tile opens no loop: a node that depends on an upcast axis is in the program once, however large the tile. Programs
 # do not grow with unroll factors, and neither does the time to make them.
 #
-# In the package: tilewright/codegen/linearise.py; tilewright/codegen/pipeline.py lists the passes before it.
+# In the package: tilewright/codegen/loops/linearise.py; tilewright/codegen/pipeline.py lists the passes before it.
 
 
 class Lineariser:

@@ -17,14 +17,13 @@ import numpy as np
 
 from bench import models, sweep, sweep_cases
 from bench.network_rows import NETWORKS, RATES
+from tests.machines import target_of
 from tests.ops.rows import listed
 from tests.ops.table import TABLE
 from tilewright import Context, Tensor, dtypes, nn
-from tilewright.backends.cpu.device import cpu_target
 from tilewright.backends.cuda.device import cuda_target
 from tilewright.backends.null.device import NullDriver
 from tilewright.base.errors import TilewrightError
-from tilewright.base.records import replace
 from tilewright.base.target import ALL_DTYPES, BASIC_OPS, SMALL_FLOATS, Target
 from tilewright.engine.compilation.compile import LoadedKernel
 from tilewright.engine.planning import plan
@@ -40,15 +39,11 @@ TABLE_DTYPES = ("float32", "bfloat16", "int64")
 
 def targets() -> dict[str, Target]:
     """Machines by name: the facts that choices are made by."""
-    here = cpu_target("llvm", "", "", 1)
-    memory = {"l1_bytes": 48 << 10, "l1_ways": 12, "core_cache_bytes": 2 << 20, "cache_bytes": 32 << 20}
-    arm = replace(here, vector_bytes=16, vector_registers=32, cores=2, dot_products=(), l1_bytes=64 << 10, l1_ways=4)
-    arm = replace(arm, core_cache_bytes=1 << 20, cache_bytes=32 << 20, page_bytes=4096, tlb_entries=48, line_bytes=64)
     return {
-        "arm2": arm,
-        "arm16": replace(arm, cores=16),
-        "avx2": replace(arm, vector_bytes=32, vector_registers=16, cores=8, core_cache_bytes=1 << 19, tlb_entries=64),
-        "avx512": replace(arm, vector_bytes=64, cores=16, tlb_entries=64, **memory),
+        "arm2": target_of("neoverse-n1"),
+        "arm16": target_of("neoverse-n1", cores=16),
+        "avx2": target_of("haswell", cores=8),
+        "avx512": target_of("skylake-avx512", cores=16),
         "h200": cuda_target(),
         "opencl": Target(
             name="OPENCL",

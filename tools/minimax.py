@@ -1,6 +1,6 @@
 """Takes a function, a weight, an interval and a number of terms. Gives a polynomial of nearly least greatest error.
 
-`python tools/minimax.py` prints the tables of tilewright/codegen/transcendental.py, and those of float32 in
+`python tools/minimax.py` prints the tables of tilewright/codegen/emulation/transcendental.py, and those of float32 in
 tilewright/tensor/primitives/functions.py and gamma.py (there highest power first), with the greatest relative error
 that the exact polynomial leaves. It stands outside the flow: the package holds only the printed numbers. Needs mpmath.
 """

@@ -19,7 +19,7 @@ from tilewright.backends.cpu.host.processors import _FLAGS, Processor
 from tilewright.backends.cpu.rendering.renderer import render
 from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen.pipeline import lower
-from tilewright.graph.kernels.language import make_argument
+from tilewright.graph.kernels.language.language import make_argument
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp

@@ -17,7 +17,7 @@ from tests.fuzz.opts import Pair, check_on_device, draw_opts
 from tests.kernel.kernels import axis, expected, kernel, load, param, store, summed
 from tilewright import Tensor
 from tilewright.backends.cpu.code import llvm
-from tilewright.backends.cpu.device import KERNEL_SYMBOL, cpu_target
+from tilewright.backends.cpu.device import KERNEL_SYMBOL, cpu_target, processor_facts
 from tilewright.backends.cpu.host.processors import Processor
 from tilewright.backends.cpu.rendering.renderer import render
 from tilewright.backends.python.emulator import run_program
@@ -52,10 +52,10 @@ PROCESSORS = {
 def targets() -> dict[str, Target]:
     found = {}
     for name, (machine, flags, *_) in PROCESSORS.items():
-        processor = Processor(machine, frozenset(flags.split()))
-        (width, registers), dots = processor.vector(), processor.dot_products()
-        small = {"cores": 2, "core_cache_bytes": 1 << 13, "max_local_bytes": 1 << 20}
-        found[name] = replace(cpu_target(), vector_bytes=width, vector_registers=registers, dot_products=dots, **small)
+        facts = processor_facts(Processor(machine, frozenset(flags.split())))
+        # Code for other processors runs here, but its flags for denormal numbers are not of this one.
+        small = {"cores": 2, "core_cache_bytes": 1 << 13, "max_local_bytes": 1 << 20, "flush_denormals": 0}
+        found[name] = replace(cpu_target(), **facts, **small)
     return found
 
 
@@ -73,9 +73,9 @@ def low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "instructions"),
     [
         ("AVX-512 VNNI", ["vpdpbusd", "pmaddwd"]),
-        ("AVX-512", ["pmaddwd"]),
+        ("AVX-512", ["pmaddubsw", "pmaddwd", "bytes as words"]),
         ("AVX-VNNI", ["vpdpbusd", "pmaddwd"]),
-        ("AVX2", ["pmaddwd"]),
+        ("AVX2", ["pmaddubsw", "pmaddwd", "bytes as words"]),
         ("NEON", []),
         ("NEON dotprod", ["sdot", "udot"]),
         ("NEON i8mm", ["sdot", "udot", "usdot"]),
@@ -117,6 +117,23 @@ def test_which_instruction_a_product_takes(
     assert (None if not dots else (dots[0].instruction.name, *dots[0][1:])) == found
     assert find_dots(left, right, dtypes.int64, targets[name]) == []
     assert find_dots(left, right, dtypes.float32, targets[name]) == []
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "greatest", "found"),
+    [
+        (UINT8, INT8, (127, 127), ("pmaddubsw", (0, 1), None)),
+        (INT8, UINT8, (127, 15), ("pmaddubsw", (1, 0), None)),
+        (UINT8, INT8, (128, 127), ("bytes as words", (0, 1), None)),
+        (INT8, INT8, (127, 127), ("bytes as words", (0, 1), 0)),
+        (UINT8, UINT8, (127, 255), ("pmaddubsw", (0, 1), 1)),
+    ],
+)
+def test_sums_of_two_products_that_would_saturate_are_taken_in_words(
+    targets: dict[str, Target], left: DType, right: DType, greatest: tuple[int, int], found: tuple[object, ...]
+) -> None:
+    dots = find_dots(left, right, INT32, targets["AVX2"], greatest, terms=4)
+    assert (dots[0].instruction.name, *dots[0][1:]) == found
 
 
 # ---------------------------------------------------------------- what the text means
@@ -221,9 +238,29 @@ def with_meanings(text: str) -> str:
         body = "\n".join([*lines, f"  ret <{count} x i32> {last}"])
         definition = f"define internal <{count} x i32> @{own}({arguments}) {{\n{body}\n}}"
         text = re.sub(rf"declare .*@{re.escape(name)}\(.*\)", definition, text).replace(f"@{name}(", f"@{own}(")
+    for lanes, name in re.findall(r"declare <(\d+) x i16> @(llvm\.x86\.[\w.]*pmadd[\w.]*)\(.*\)", text):
+        text = re.sub(rf"declare .*@{re.escape(name)}\(.*\)", _saturating(int(lanes)), text)
+        text = text.replace(f"@{name}(", f"@meaning.saturating{lanes}(")
     insertion = "llvm.aarch64.neon.vsri.v16i8"
     text = re.sub(rf"declare .*@{re.escape(insertion)}\(.*\)", _INSERTION, text)
     return text.replace(f"@{insertion}(", "@meaning.insertion(")
+
+
+def _saturating(lanes: int) -> str:
+    """Sums of two products of unsigned by signed bytes, saturated at 16 bits."""
+    narrow, wide, words = f"<{2 * lanes} x i8>", f"<{2 * lanes} x i32>", f"<{lanes} x i32>"
+    halves = [", ".join(f"i32 {2 * lane + term}" for lane in range(lanes)) for term in range(2)]
+    lines = [f"  %a = zext {narrow} %an to {wide}", f"  %b = sext {narrow} %bn to {wide}", f"  %p = mul {wide} %a, %b"]
+    for term, order in enumerate(halves):
+        lines += [f"  %t{term} = shufflevector {wide} %p, {wide} poison, <{lanes} x i32> <{order}>"]
+    lines += [f"  %s = add {words} %t0, %t1"]
+    for number, (name, limit) in enumerate((("sgt", 32767), ("slt", -32768))):
+        lines += [f"  %c{number} = icmp {name} {words} %{'s' if number == 0 else 'm0'}, splat (i32 {limit})"]
+        value = "%s" if number == 0 else "%m0"
+        lines += [f"  %m{number} = select <{lanes} x i1> %c{number}, {words} splat (i32 {limit}), {words} {value}"]
+    lines += [f"  %r = trunc {words} %m1 to <{lanes} x i16>", f"  ret <{lanes} x i16> %r"]
+    start = f"define internal <{lanes} x i16> @meaning.saturating{lanes}({narrow} %an, {narrow} %bn) {{"
+    return "\n".join([start, *lines, "}"])
 
 
 # The high bits of the first vector, and the second one shifted by the number.

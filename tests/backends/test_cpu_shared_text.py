@@ -138,7 +138,7 @@ def forget() -> None:
     forget_kernels()
 
 
-SIZES = ((64, 96), (128, 64), (256, 160), (192, 32))
+SIZES = ((64, 384), (128, 128), (256, 640), (192, 256))
 
 
 def sums() -> list[tuple[np.ndarray, np.ndarray]]:

@@ -4,6 +4,7 @@ table is compiled by `python -m tests.backends.cuda_texts`. No AMD card and no A
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -23,11 +24,13 @@ from tilewright.base.dtype import DType
 from tilewright.base.errors import CompileError, DeviceError, KernelOptError
 from tilewright.base.events import subscribe
 from tilewright.base.target import ATOMIC_DTYPES, Target
+from tilewright.codegen.c_style.launch import plan_launch
 from tilewright.codegen.pipeline import lower
 from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.graph import build
-from tilewright.graph.kernels import atomics, bucket_sums, local_sums, partition, radix
 from tilewright.graph.kernels.nodes import param
+from tilewright.graph.kernels.sorting import radix
+from tilewright.graph.kernels.sums_by_index import atomics, bucket_sums, local_sums, partition
 from tilewright.graph.ops import ATOMICS, Ops
 from tilewright.graph.records import KernelInfo, Opt, OptOps, Program
 from tilewright.kernel.optimise import optimise
@@ -171,6 +174,27 @@ def test_the_compiler_takes_atomic_stores(dtype: DType) -> None:
         assert compile_text(render_program(lower(kernel, target)), target.arch)[:4] == b"\x7fELF"
 
 
+FLOAT_SUMS = [(source, is_spread) for source in (dtypes.float32, dtypes.bfloat16) for is_spread in (False, True)]
+
+
+def float_sums(source: DType, is_spread: bool) -> Program:
+    numbers = param(1, dtypes.int32, 600 if is_spread else 100)
+    return lower(atomics.float_kernel(numbers, is_spread, (2, 100, 3), 50, 1, source, 64), cuda_target())
+
+
+@pytest.mark.parametrize(("source", "is_spread"), FLOAT_SUMS, ids=str)
+def test_floats_in_any_order_are_one_atomic_addition_each(source: DType, is_spread: bool) -> None:
+    text = render_program(float_sums(source, is_spread))
+    assert text.count("atomic") == text.count("atomicAdd((float*)") == 1
+
+
+@needs_compiler
+@pytest.mark.parametrize(("source", "is_spread"), FLOAT_SUMS, ids=str)
+def test_the_compiler_takes_atomic_additions_of_floats(source: DType, is_spread: bool) -> None:
+    program = float_sums(source, is_spread)
+    assert compile_text(render_program(program), program.target.arch)[:4] == b"\x7fELF"
+
+
 def test_an_element_of_overlapping_masked_windows_is_loaded_once() -> None:
     """Three windows of three rows, side by side in a thread, have five rows: equal masks are one variable."""
     padded = build.pad(leaf(0, 40, 64), ((2, 2), (0, 0)))
@@ -271,3 +295,11 @@ def test_a_fold_of_a_warp_exchanges_before_it_combines() -> None:
     (text,) = (render_program(program) for program in programs(rows, cuda_target(), None))
     assert "__shfl_xor_sync" in text
     assert "|| (bool)__shfl" not in text
+
+
+@pytest.mark.parametrize(("columns", "is_masked"), [(4097, True), (4096, False)])
+def test_masked_rows_say_how_many_threads_there_are(columns: int, is_masked: bool) -> None:
+    """The compiler then knows which masks are true, and keeps in registers what later passes over a row load again."""
+    (program,) = programs(Tensor.empty(64, columns).softmax(-1), cuda_target(), None)
+    stated = re.findall(r"__builtin_assume\(threadIdx\.x < (\d+)\);", render_program(program))
+    assert stated == [str(plan_launch(program).group[0])] * is_masked

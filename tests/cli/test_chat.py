@@ -20,8 +20,8 @@ from tests.llm.models import STORIES, STORIES_TOKENS
 from tilewright.cli import chat as chat_module
 from tilewright.cli.main import app
 from tilewright.llm import chat_model
-from tilewright.llm.template import ChatTemplate
-from tilewright.llm.tokenizer_files import load_tokenizer
+from tilewright.llm.tokens.template import ChatTemplate
+from tilewright.llm.tokens.tokenizer_files import load_tokenizer
 
 MODEL = str(STORIES / "stories260K.bin")
 STORY = load_tokenizer(STORIES / "tok512.bin").decode(STORIES_TOKENS)
@@ -118,7 +118,7 @@ def test_models_are_listed() -> None:
 PROGRAM = f"""
 import sys
 from tilewright.llm import chat_model
-from tilewright.llm.template import ChatTemplate
+from tilewright.llm.tokens.template import ChatTemplate
 chat_model.load_template = lambda source, tokenizer: ChatTemplate({TEMPLATE!r})
 sys.argv = ["tilewright", "chat", {MODEL!r}, "--temperature", "0", *sys.argv[1:]]
 from tilewright.cli.main import main

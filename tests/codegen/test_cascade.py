@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tilewright import Tensor
 from tilewright.base.config import Context
 from tilewright.base.dtype import DType, dtypes
-from tilewright.codegen.cascade import cascade_sums
+from tilewright.codegen.loops.cascade import cascade_sums
 from tilewright.graph.kernels.levels import TERMS, is_contraction, plan_levels
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
 from tilewright.graph.spec import Op

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.target import Target
-from tilewright.codegen.decompose import BUILDERS, decompose
+from tilewright.codegen.emulation.decompose import BUILDERS, decompose
 from tilewright.graph.interpreter.evaluate import evaluate
 from tilewright.graph.interpreter.numpy_math import numpy_dtype
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg

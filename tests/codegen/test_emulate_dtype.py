@@ -11,7 +11,7 @@ import pytest
 from tilewright.base import target as target_facts
 from tilewright.base.dtype import DType, cast_scalar, dtypes
 from tilewright.base.target import Target
-from tilewright.codegen.emulate_dtype import emulate_dtypes, encode, storage_dtype
+from tilewright.codegen.emulation.emulate_dtype import emulate_dtypes, encode, storage_dtype
 from tilewright.graph.interpreter.evaluate import evaluate, evaluate_kernel
 from tilewright.graph.interpreter.numpy_math import bitcast_array, cast_array, numpy_dtype
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg

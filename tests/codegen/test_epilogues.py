@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from tests.machines import target_of
 from tilewright import Context, Tensor
-from tilewright.backends.cpu.device import cpu_target
 from tilewright.backends.python.device import python_target
 from tilewright.codegen import pipeline
-from tilewright.codegen.epilogues import loop_epilogues
+from tilewright.codegen.loops.epilogues import loop_epilogues
 from tilewright.codegen.pipeline import lower
 from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.engine.execution.realize import schedule
@@ -20,7 +19,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.kernel.optimise import optimise
 
-TARGET = replace(cpu_target(), vector_bytes=16, vector_registers=32, cores=1, dot_products=())
+TARGET = target_of("neoverse-n1", cores=1)
 
 Epilogue = Callable[[Tensor], Tensor]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.codegen import transcendental
-from tilewright.codegen.float_range import ROUNDED, UNKNOWN, Range, float_range
+from tilewright.codegen.emulation import transcendental
+from tilewright.codegen.emulation.float_range import ROUNDED, UNKNOWN, Range, float_range
 from tilewright.graph import build
 from tilewright.graph.interpreter.evaluate import evaluate
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.codegen import sine, transcendental
+from tilewright.codegen.emulation import sine, transcendental
 from tilewright.graph.interpreter.evaluate import evaluate
 from tilewright.graph.interpreter.numpy_math import NumpyMath, bitcast_array, cast_array, numpy_dtype
 from tilewright.graph.kernels.slow_path import find_slow_paths

@@ -18,9 +18,9 @@ from tilewright.backends.python.driver import PythonDriver
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import UnsupportedError
 from tilewright.base.target import ALL_DTYPES, SMALL_FLOATS, WIDE_INTEGERS, Target
-from tilewright.codegen.decompose import decompose
+from tilewright.codegen.emulation.decompose import decompose
+from tilewright.codegen.emulation.wide_integers import RESIDUE, combine_words, split_wide_integers
 from tilewright.codegen.tiles import tile_part
-from tilewright.codegen.wide_integers import RESIDUE, combine_words, split_wide_integers
 from tilewright.graph import build
 from tilewright.graph.interpreter.evaluate import evaluate
 from tilewright.graph.interpreter.numpy_math import cast_array, numpy_dtype

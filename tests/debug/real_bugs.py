@@ -20,13 +20,14 @@ class Fix(NamedTuple):
 
 
 class RealBug(NamedTuple):
-    """`commit` fixed it. `kind` and `name` are those of the finding."""
+    """`commit` fixed it. `kind` and `name` are those of the finding; `symptom` is how the program fails with it."""
 
     commit: str
     fixes: tuple[Fix, ...]
     program: str
     kind: str
     name: str
+    symptom: str = "AssertionError: ("
 
 
 class StaleMendError(Exception):
@@ -88,13 +89,14 @@ REAL_BUGS: dict[str, RealBug] = {
         "want = (a + np.broadcast_to(b == 1, (243, 2)).reshape(9, 6, 1, 9)).sum((0, 1))",
         "pass",
         "codegen/linearise",
+        symptom="this is a bug in Tilewright",
     ),
     # The mask of an index that is computed from what another one loads kept the old start of that memory.
     "a mask computed from loads": RealBug(
         "020d908",
         (
             Fix(
-                "schedule/items.py",
+                "schedule/steps/items.py",
                 "    if is_moved and has_nested_indices(nodes):\n",
                 "    if is_moved and any(node.op is Ops.CAST and node.dtype.name == 'index' for node in nodes):\n",
             ),
@@ -125,7 +127,7 @@ REAL_BUGS: dict[str, RealBug] = {
         "8d9efe8",
         (
             Fix(
-                "schedule/order.py",
+                "schedule/steps/order.py",
                 '"fresh" if self._base(node) in taken else self._first_mode(node)',
                 "self._first_mode(node)",
             ),
@@ -174,7 +176,13 @@ REAL_BUGS: dict[str, RealBug] = {
     # What is not less than a NaN has no known range: exp of it lost the limits of its argument.
     "the range of what is not less than a NaN": RealBug(
         "a8d72ac",
-        (Fix("codegen/float_range.py", "    return x.is_const and not math.isnan(x.arg)\n", "    return True\n"),),
+        (
+            Fix(
+                "codegen/emulation/float_range.py",
+                "    return x.is_const and not math.isnan(x.arg)\n",
+                "    return True\n",
+            ),
+        ),
         "y = np.where(data > 2, np.nan, np.clip(data, -2, 2)).astype(np.float32)\nz = np.abs(data) * 100\n"
         "limit = Tensor(y).realize().clamp(-2.0, 2.0)\nvalue = Tensor(z).realize()\n"
         "got = (limit < value).where(0.0, value).exp().numpy()\nwant = np.exp(np.where(np.clip(y, -2, 2) < z, 0, z))",

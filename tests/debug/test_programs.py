@@ -87,7 +87,7 @@ PROGRAMS: dict[str, tuple[str, str, str]] = {
         "divide-by-power-of-two",
     ),
     "a lowering that the script exchanges": (
-        "from tilewright.codegen import decompose\nfrom tilewright.graph.ops import Ops\n"
+        "from tilewright.codegen.emulation import decompose\nfrom tilewright.graph.ops import Ops\n"
         "inner = decompose.BUILDERS[Ops.SIN]\n"
         "decompose.BUILDERS[Ops.SIN] = lambda node, native: inner(node, native) * 1.01\n"
         "got = (x.sin() * 3 + x.abs().sqrt()).sum(0).numpy()\n"
@@ -96,7 +96,7 @@ PROGRAMS: dict[str, tuple[str, str, str]] = {
         "codegen/decompose",
     ),
     "lifetimes that the script exchanges": (
-        "import tilewright.schedule.memory as memory\ninner = memory.lifetimes\n"
+        "import tilewright.schedule.steps.memory as memory\ninner = memory.lifetimes\n"
         "memory.lifetimes = lambda items: {s: (f, max(f, l - 1)) for s, (f, l) in inner(items).items()}\n"
         "a = (x + 1).contiguous()\nb = (a.flip(0) * 2).contiguous()\nc = (b.flip(1) + 1).contiguous()\n"
         "got = (c * 3).sum(1).numpy()\nwant = (((data + 1)[::-1] * 2)[:, ::-1] + 1).sum(1) * 3",
@@ -104,7 +104,7 @@ PROGRAMS: dict[str, tuple[str, str, str]] = {
         "place_temps",
     ),
     "masks that the script drops": (
-        "import tilewright.schedule.split as split\nfrom tilewright.graph.walk import map_graph\n"
+        "import tilewright.schedule.steps.split as split\nfrom tilewright.graph.walk import map_graph\n"
         "from tilewright.graph.ops import Ops\n"
         "def drop(node, src):\n    return src[1] if node.op is Ops.WHERE and node.dtype.is_float else None\n"
         "split.drop_masks = lambda sink: map_graph(sink, drop)\n"
@@ -141,7 +141,7 @@ PROGRAMS: dict[str, tuple[str, str, str]] = {
         "MUL",
     ),
     "a collective that the script exchanges": (
-        "import tilewright.schedule.shard as shard\ninner = shard.all_reduce\n"
+        "import tilewright.schedule.sharding.shard as shard\ninner = shard.all_reduce\n"
         "shard.all_reduce = lambda op, parts, devices: inner(op, [parts[0]] * len(parts), devices)\n"
         "got = (Tensor(data).shard(('CPU:0', 'CPU:1'), 0) * 2).sum().numpy()\nwant = data.sum() * 2",
         "sharding",
@@ -213,7 +213,7 @@ def test_a_race_of_a_custom_kernel_is_found_on_any_device(tmp_path: Path) -> Non
 
 
 def test_steps_are_checked_where_the_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tilewright.codegen import decompose
+    from tilewright.codegen.emulation import decompose
 
     x = Tensor(np.arange(20, dtype=np.float32)).realize()
     examine_in_place(load_repro(str(dump(tmp_path / "a.repro", (x.exp2() * 3 + 1).sum(0)))), str(tmp_path))

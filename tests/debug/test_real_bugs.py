@@ -41,15 +41,23 @@ def run(tree: Path, folder: Path, *arguments: str) -> subprocess.CompletedProces
     return subprocess.run(command, env={**os.environ, **given}, capture_output=True, text=True, cwd=folder)
 
 
+@pytest.mark.parametrize("name", REAL_BUGS)
+def test_a_program_is_wrong_without_the_mend(name: str, tmp_path: Path) -> None:
+    bug = REAL_BUGS[name]
+    (tmp_path / "program.py").write_text(script_of(name))
+    right = run(ROOT, tmp_path, "program.py")
+    assert right.returncode == 0, right.stderr
+    wrong = run(scratch_copy(tmp_path / "tree", bug.fixes), tmp_path, "program.py")
+    assert wrong.returncode != 0
+    assert bug.symptom in wrong.stderr, wrong.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REAL_BUGS)
 def test_an_investigation_names_the_real_bug(name: str, tmp_path: Path) -> None:
     bug = REAL_BUGS[name]
     tree = scratch_copy(tmp_path / "tree", bug.fixes)
     (tmp_path / "program.py").write_text(script_of(name))
-    right = run(ROOT, tmp_path, "program.py")
-    assert right.returncode == 0, right.stderr
-    assert run(tree, tmp_path, "program.py").returncode != 0
     shown = run(tree, tmp_path, "-m", "tilewright", "debug", "program.py")
     (session,) = (tmp_path / "state").rglob("session.json")
     record = json.loads(session.read_text(encoding="utf-8"))

@@ -17,7 +17,7 @@ from tests.llm.models import STORIES, real_model
 from tilewright import Tensor, nn
 from tilewright.base.errors import FileError
 from tilewright.llm.chat_model import open_model
-from tilewright.llm.template import ChatTemplate
+from tilewright.llm.tokens.template import ChatTemplate
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

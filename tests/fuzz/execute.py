@@ -64,8 +64,13 @@ class Strength:
 # Limits that make large things be done differently, small enough for the graphs made here to reach them: reductions are
 # split, kernels get threads, values are stored rather than computed again.
 _LOW_LIMITS: dict[str, dict[str, float]] = {
-    "tilewright.schedule.reduction": {"LARGE_REDUCTION": 24, "FEW_RESULTS": 8, "MIN_PART": 2},
-    "tilewright.schedule.fuse": {"MEMORY_ADDITIONS": 3.0, "ENOUGH_ROWS": 4, "SMALL_REDUCTION": 16, "MAX_USES": 2},
+    "tilewright.schedule.preparation.reduction": {"LARGE_REDUCTION": 24, "FEW_RESULTS": 8, "MIN_PART": 2},
+    "tilewright.schedule.fusion.fuse": {
+        "MEMORY_ADDITIONS": 3.0,
+        "ENOUGH_ROWS": 4,
+        "SMALL_REDUCTION": 16,
+        "MAX_USES": 2,
+    },
     "tilewright.kernel.templates.sharing": {"MIN_WORK": 4},
     "tilewright.kernel.templates.products": {"MIN_PRODUCTS": 4},
     "tilewright.kernel.templates.packed_products": {"MIN_SHARED": 4},

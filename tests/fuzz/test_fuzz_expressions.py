@@ -18,7 +18,7 @@ from tilewright.graph.text.parse import parse
 from tilewright.graph.text.show import show
 from tilewright.graph.uop import UOp
 
-QUICK_GRAPHS = 100
+QUICK_GRAPHS = 50
 GRAPHS = 2000
 CHUNK = 50
 

@@ -17,9 +17,9 @@ from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.graph.kernels import levels
 from tilewright.graph.records import Opt, OptOps
 
-QUICK_PAIRS = 125
+QUICK_PAIRS = 50
 PAIRS = 5000
-CHUNK = 125
+CHUNK = 50
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from tests.fuzz.plans import FAMILIES, Drawn, draw_facts, examine
 
-QUICK_PROGRAMS = 20
+QUICK_PROGRAMS = 10
 PROGRAMS = 600
 CHUNK = 10
 

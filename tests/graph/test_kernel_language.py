@@ -12,7 +12,7 @@ import pytest
 from tilewright import AddrSpace, AxisType, KernelInfo, Ops, UOp, dtypes
 from tilewright.base.errors import AxisError, DTypeError, IndexingError, KernelError, ShapeError, UserError
 from tilewright.graph.interpreter.effects import run_effects
-from tilewright.graph.kernels.language import make_argument
+from tilewright.graph.kernels.language.language import make_argument
 from tilewright.graph.text.parse import parse
 from tilewright.graph.text.show import show, show_expression
 from tilewright.graph.uop import const

@@ -407,6 +407,11 @@ PROGRAM_CASES: list[ProgramCase] = [
         "after the COMBINE",
     ),
     ("accumulate-then-combine", lambda p: combined_otherwise(p), "Ops.MAX what Ops.ADD"),
+    (
+        "atomic-updates",
+        lambda p: p.with_more(UOp(Ops.STORE, dtypes.void, (p.target, p.total), Ops.ADD)),
+        "updates float32 by ADD atomically, which PYTHON cannot",
+    ),
 ]
 
 

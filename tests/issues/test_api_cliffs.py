@@ -11,9 +11,9 @@ from tests.kernel.kernels import F32, axis, load, param, store
 from tilewright import GlobalCounters, Tensor
 from tilewright.base.dtype import dtypes
 from tilewright.base.target import Target
-from tilewright.codegen.zero_tiles import MIN_TILES, skip_zero_tiles
-from tilewright.graph.kernels.serial_sort import order_of_rows
+from tilewright.codegen.loops.zero_tiles import MIN_TILES, skip_zero_tiles
 from tilewright.graph.kernels.slow_path import SLOW_PATH, has_slow_path
+from tilewright.graph.kernels.sorting.serial_sort import order_of_rows
 from tilewright.graph.ops import AxisType
 from tilewright.graph.uop import UOp, const
 from tilewright.graph.walk import toposort

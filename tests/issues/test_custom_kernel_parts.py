@@ -11,7 +11,7 @@ import pytest
 
 from tilewright import AddrSpace, AxisType, KernelInfo, Ops, Opt, OptOps, Tensor, UOp, dtypes, jit
 from tilewright.base.errors import DTypeError
-from tilewright.graph.kernels.language import make_argument
+from tilewright.graph.kernels.language.language import make_argument
 from tilewright.graph.walk import toposort
 
 Array = np.ndarray[Any, Any]

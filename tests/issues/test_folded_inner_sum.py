@@ -10,7 +10,7 @@ import pytest
 
 from tilewright import AxisType, Context, KernelInfo, Ops, Opt, OptOps, Tensor, UOp, dtypes
 from tilewright.base.errors import KernelOptError
-from tilewright.graph.kernels.language import make_argument
+from tilewright.graph.kernels.language.language import make_argument
 from tilewright.graph.walk import toposort
 from tilewright.kernel.prepare.accumulators import recognise_accumulators
 

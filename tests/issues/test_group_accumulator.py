@@ -12,7 +12,7 @@ from tests.issues.accumulator_kernels import CASES, Case
 from tilewright import AxisType, Context, Ops, Opt, OptOps
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import KernelOptError
-from tilewright.graph.kernels.language import make_argument
+from tilewright.graph.kernels.language.language import make_argument
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.kernel.prepare.accumulators import recognise_accumulators

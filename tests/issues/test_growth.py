@@ -23,8 +23,8 @@ from tilewright.engine.recent import KERNELS_PER_PLAN
 from tilewright.graph import uop
 from tilewright.graph.records import Schedule
 from tilewright.graph.walk import toposort
-from tilewright.schedule import items, split
-from tilewright.schedule.fuse import MAX_KERNEL_NODES
+from tilewright.schedule.fusion.fuse import MAX_KERNEL_NODES
+from tilewright.schedule.steps import items, split
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from tilewright.engine.planning.plan import forget_schedules
 from tilewright.graph.records import Access, Item, Slot
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
-from tilewright.schedule.memory import ALIGNMENT, MIN_SPAN, lifetimes, place_temps
+from tilewright.schedule.steps.memory import ALIGNMENT, MIN_SPAN, lifetimes, place_temps
 
 # ---------------------------------------------------------------- gradients of activations
 

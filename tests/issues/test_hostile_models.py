@@ -17,7 +17,7 @@ from tests.llm.models import STORIES
 from tilewright import Tensor, nn
 from tilewright.base.errors import FileError, FileFormatError, StateError, UserError
 from tilewright.llm.files.load import load_model
-from tilewright.llm.model import Transformer
+from tilewright.llm.network.model import Transformer
 
 LIMIT = 16 * MEGABYTE
 

@@ -24,7 +24,7 @@ from tilewright.base.digests import blake2b, sha256
 from tilewright.engine.jit.jit import Entry
 from tilewright.graph.uop import UOp
 from tilewright.llm.generator import Generator
-from tilewright.llm.model import Transformer
+from tilewright.llm.network.model import Transformer
 from tilewright.llm.slots import PIECES
 from tilewright.nn.formats.mapped import bytes_of, unmap_pages
 from tilewright.runtime.buffer import Buffer
@@ -133,7 +133,7 @@ def test_greedy_generation_loads_no_numpy_and_no_readers_of_other_files(modules:
 
 def test_greedy_generation_loads_no_tools_of_python_and_no_parts_of_other_networks(modules: list[str]) -> None:
     tools = {"ast", "dataclasses", "dis", "inspect", "random", "tokenize"}
-    parts = ("nn.layers", "nn.functions", "llm.experts", "llm.latent", "llm.sharding")
+    parts = ("nn.layers", "nn.functions", "llm.network.experts", "llm.network.latent", "llm.sharding")
     parts += ("graph.simplify", "graph.verification.tensor_nodes", "tensor.rare", "tensor.families.statistics")
     assert tools.union(f"tilewright.{part}" for part in parts) & set(modules) == set()
 

@@ -11,7 +11,7 @@ from tilewright import AxisType, DType, KernelInfo, Ops, Tensor, UOp, dtypes
 from tilewright.graph.interpreter.effects import run_effects
 from tilewright.graph.interpreter.evaluate import evaluate_kernel
 from tilewright.graph.interpreter.numpy_math import numpy_dtype
-from tilewright.graph.kernels.language import make_argument
+from tilewright.graph.kernels.language.language import make_argument
 from tilewright.graph.uop import UOp as Node
 from tilewright.graph.verification.verify import verify_kernel
 from tilewright.graph.walk import toposort

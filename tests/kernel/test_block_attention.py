@@ -11,8 +11,8 @@ from tilewright import dtypes
 from tilewright.backends.python.emulator import run_program
 from tilewright.codegen.pipeline import lower
 from tilewright.graph.interpreter.numpy_math import numpy_dtype
-from tilewright.graph.kernels.block_attention import BlockAttention, Tile, forward_kernel
-from tilewright.graph.kernels.block_attention_gradient import gradient_kernel, padded_keys
+from tilewright.graph.kernels.attention.block_attention import BlockAttention, Tile, forward_kernel
+from tilewright.graph.kernels.attention.block_attention_gradient import gradient_kernel, padded_keys
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.uop import UOp
 from tilewright.kernel.optimise import optimise

@@ -12,7 +12,7 @@ from tests.kernel.emulated_card import CARD, NAME, emulated_card
 from tilewright import Tensor
 from tilewright.base.dtype import dtypes
 from tilewright.codegen.pipeline import lower
-from tilewright.graph.kernels.sort_block import block_kernel, largest_block, words_of
+from tilewright.graph.kernels.sorting.sort_block import block_kernel, largest_block, words_of
 from tilewright.kernel.optimise import optimise
 
 generator = np.random.default_rng(15)

@@ -16,8 +16,8 @@ from tilewright.backends.cpu.rendering.renderer import render
 from tilewright.backends.python.emulator import run_program
 from tilewright.base.events import subscribe
 from tilewright.codegen.pipeline import lower
-from tilewright.graph.kernels.attention import LOG2_E, Steps
-from tilewright.graph.kernels.cached_attention import CachedAttention, cached_kernel
+from tilewright.graph.kernels.attention.attention import LOG2_E, Steps
+from tilewright.graph.kernels.attention.cached_attention import CachedAttention, cached_kernel
 from tilewright.graph.kernels.nodes import param
 from tilewright.kernel.optimise import optimise
 from tilewright.llm.slots import Slots

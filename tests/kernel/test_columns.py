@@ -1,4 +1,4 @@
-"""Running reductions down columns on a card, run by the emulator (graph/kernels/columns.py)."""
+"""Running reductions down columns on a card, run by the emulator (graph/kernels/scans/columns.py)."""
 
 import numpy as np
 import pytest

@@ -30,7 +30,7 @@ from tilewright.kernel.templates import convolution_sizes, convolutions
 from tilewright.kernel.templates.convolution_sizes import ChannelBlocks, SumBlock, choose_sum_block, choose_tile
 from tilewright.kernel.templates.convolutions import CONVOLUTION
 from tilewright.kernel.transforms.halo import find_sides
-from tilewright.schedule.reduction import split_reduction
+from tilewright.schedule.preparation.reduction import split_reduction
 
 
 @pytest.fixture(autouse=True)

@@ -19,8 +19,8 @@ from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import size_of, toposort
 from tilewright.kernel.axes import stride
-from tilewright.schedule import segments
-from tilewright.schedule.reduction import split_reduction
+from tilewright.schedule.preparation.reduction import split_reduction
+from tilewright.schedule.sums_by_index import segments
 
 generator = np.random.default_rng(14)
 

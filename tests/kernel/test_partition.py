@@ -12,9 +12,9 @@ from tests.kernel.emulated_card import CARD, NAME, emulated_card
 from tilewright import Tensor
 from tilewright.base.dtype import dtypes
 from tilewright.codegen.pipeline import lower
-from tilewright.graph.kernels import bucket_sums, partition
+from tilewright.graph.kernels.sums_by_index import bucket_sums, partition
 from tilewright.kernel.optimise import optimise
-from tilewright.schedule import segments
+from tilewright.schedule.sums_by_index import segments
 
 generator = np.random.default_rng(45)
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.issues.test_cpu_cliffs import kernels_of
 from tilewright import GlobalCounters, Tensor
-from tilewright.graph.kernels.positions import BLOCK, positions
+from tilewright.graph.kernels.scans.positions import BLOCK, positions
 from tilewright.tensor.primitives.index_nodes import MIN_SERIAL
 
 

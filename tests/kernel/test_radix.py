@@ -10,7 +10,7 @@ from tilewright import Tensor
 from tilewright.backends.cuda.device import cuda_target
 from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen.pipeline import lower
-from tilewright.graph.kernels import radix
+from tilewright.graph.kernels.sorting import radix
 from tilewright.kernel.optimise import optimise
 
 generator = np.random.default_rng(43)

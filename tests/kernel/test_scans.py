@@ -11,8 +11,8 @@ from tests.kernel.kernels import after, axis, end, group, load, param, register,
 from tilewright.base.dtype import dtypes
 from tilewright.base.records import replace
 from tilewright.base.target import Target
-from tilewright.graph.kernels.running import extremes_kernel, running_kernel
-from tilewright.graph.kernels.serial_sort import sort_kernel
+from tilewright.graph.kernels.scans.running import extremes_kernel, running_kernel
+from tilewright.graph.kernels.sorting.serial_sort import sort_kernel
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp

@@ -9,7 +9,7 @@ import pytest
 from tilewright import Context, Tensor, Variable, dtypes
 from tilewright.base.events import subscribe
 from tilewright.graph import build
-from tilewright.graph.kernels.serial_sort import order_of_rows
+from tilewright.graph.kernels.sorting.serial_sort import order_of_rows
 from tilewright.tensor.families.sorting import order_of_last_axis
 
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")

@@ -19,7 +19,7 @@ from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.walk import size_of, toposort
 from tilewright.kernel.axes import stride
 from tilewright.kernel.templates.group_memory import threads_for_columns
-from tilewright.schedule.reduction import split_reduction
+from tilewright.schedule.preparation.reduction import split_reduction
 
 
 def most_threads(card: CardDriver) -> int:

@@ -20,7 +20,7 @@ from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.templates import products, streamed_products
-from tilewright.schedule.reduction import split_reduction
+from tilewright.schedule.preparation.reduction import split_reduction
 
 WIDE = replace(TARGETS["AVX-512"], core_cache_bytes=1 << 20, l1_bytes=1 << 15, page_bytes=1 << 12)
 

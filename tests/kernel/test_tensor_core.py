@@ -10,6 +10,7 @@ import pytest
 
 from tilewright import Tensor, dtypes
 from tilewright.backends.cuda.cores import part_core, thread_core, warp_group_core
+from tilewright.backends.cuda.device import cuda_target
 from tilewright.backends.python.device import python_target
 from tilewright.backends.python.emulator import run_program
 from tilewright.base.dtype import DType
@@ -186,14 +187,36 @@ def test_few_rows_take_tiles_that_compute_little_beside_the_bytes() -> None:
         assert found.arg == "wgmma_bfloat16_64x128"
 
 
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ((768, 8192, 3072), "128x192"),
+        ((3072, 8192, 768), "128x192"),
+        ((2304, 8192, 768), "128x128"),
+        ((768, 8192, 2304), "128x128"),
+        ((1024, 4096, 4096), "128x256"),
+        ((4096, 4096, 4096), "128x256"),
+        ((8192, 768, 768), "128x192"),
+    ],
+    ids=str,
+)
+def test_tiles_fill_the_waves_of_a_card(sizes: tuple[int, int, int], expected: str) -> None:
+    """The fastest of five tiles, as measured on an H200 (docs/measurements/h200.md)."""
+    tiles = ((128, 256), (128, 192), (128, 128), (64, 128), (64, 64))
+    target = replace(cuda_target(), tensor_cores=tuple(warp_group_core(BF16, *tile) for tile in tiles))
+    rows, summed, columns = sizes
+    (found,) = choose_opts(view_kernel(kernel_of(empty(summed, rows).T @ empty(summed, columns)), target))
+    assert found.arg.rpartition("_")[2] == expected
+
+
 def test_threads_and_elements_cover_a_tile_once() -> None:
-    for rows, columns in ((128, 256), (64, 64)):
+    for rows, columns in ((128, 256), (128, 192), (64, 64)):
         core = warp_group_core(BF16, rows, columns)
-        for each in (core, thread_core(rows, columns)):
-            other = each.unaligned
-            assert other.threads == each.threads
-            layouts = [(way.row_axes, rows) for way in (each, other)] + [
-                (way.column_axes, columns) for way in (each, other)
+        for each in (core, thread_core(rows, columns) if columns != 192 else core):
+            others = (each.unaligned,)
+            assert {other.threads for other in others} == {each.threads}
+            layouts = [(way.row_axes, rows) for way in (each, *others)] + [
+                (way.column_axes, columns) for way in (each, *others)
             ]
             for axes, size in layouts:
                 numbers = [0]

@@ -11,12 +11,12 @@ import gguf
 import numpy as np
 
 from tilewright import Tensor, dtypes
-from tilewright.llm.config import Config, Experts, Latent, Rope
-from tilewright.llm.model import Transformer
+from tilewright.llm.network.config import Config, Experts, Latent, Rope
+from tilewright.llm.network.model import Transformer
+from tilewright.llm.network.rope_scaling import linear_factors
+from tilewright.llm.network.weights import Weights
 from tilewright.llm.quantised.types import block_type
 from tilewright.llm.quantised.weight import QuantisedWeight
-from tilewright.llm.rope_scaling import linear_factors
-from tilewright.llm.weights import Weights
 
 SIZES: dict[str, Any] = {
     "vocab_size": 80,

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tilewright import Tensor, jit
-from tilewright.llm.cache import Cache
 from tilewright.llm.files.load import load_model
-from tilewright.llm.model import Transformer
+from tilewright.llm.network.cache import Cache
+from tilewright.llm.network.model import Transformer
 
 STORIES = Path(__file__).parent.parent / "data" / "stories260K"
 STORIES_TOKENS: list[int] = json.loads((STORIES / "stories260K.greedy.json").read_text())

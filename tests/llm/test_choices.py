@@ -7,7 +7,7 @@ import pytest
 
 from tests.kernel.emulated_card import NAME, emulated_card
 from tilewright import Tensor
-from tilewright.llm.choices import MAX_ROW, largest
+from tilewright.llm.network.choices import MAX_ROW, largest
 
 
 @pytest.mark.parametrize(("size", "k"), [(1, 1), (5, 5), (64, 4), (MAX_ROW + 1, 2)])

@@ -10,12 +10,12 @@ import pytest
 from tests.llm.models import STORIES_TOKENS, greedy, stories
 from tests.llm.test_quantised import random_blocks, reference, rounding_bound
 from tilewright import Tensor
-from tilewright.llm.config import Experts
-from tilewright.llm.experts import MixtureOfExperts, pick_experts
-from tilewright.llm.layers import expert_product
-from tilewright.llm.model import Transformer
+from tilewright.llm.network.config import Experts
+from tilewright.llm.network.experts import MixtureOfExperts, pick_experts
+from tilewright.llm.network.layers import expert_product
+from tilewright.llm.network.model import Transformer
+from tilewright.llm.network.weights import Weights
 from tilewright.llm.quantised.weight import QuantisedWeight
-from tilewright.llm.weights import Weights
 
 
 def upcycled(dense: Transformer, experts: Experts, seed: int) -> Transformer:

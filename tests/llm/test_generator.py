@@ -12,7 +12,7 @@ from tilewright.base.errors import ConfigError, GenerationError
 from tilewright.base.events import subscribe
 from tilewright.llm import slots as slots_module
 from tilewright.llm.generator import Generator, Request
-from tilewright.llm.model import Transformer
+from tilewright.llm.network.model import Transformer
 from tilewright.llm.sampling import Sampler, Sampling
 from tilewright.llm.slots import PIECES, Scores, piece_size
 

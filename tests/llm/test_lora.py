@@ -10,7 +10,7 @@ from tests.llm.models import STORIES_TOKENS, stories, whole
 from tilewright import Tensor, jit, nn
 from tilewright.base.errors import ConfigError
 from tilewright.llm.lora import PARTS, add_adapters
-from tilewright.llm.model import Transformer
+from tilewright.llm.network.model import Transformer
 
 
 def train(model: Transformer, trained: list[Tensor], tokens: Tensor, steps: int, lr: float) -> list[float]:

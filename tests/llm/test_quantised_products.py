@@ -4,6 +4,7 @@ product is off by at most the sum of |weight| * (largest of the run) / 254."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from tilewright.llm.quantised.row_kernels import (
 )
 from tilewright.llm.quantised.types import TYPES
 from tilewright.llm.quantised.weight import QuantisedWeight
+from tilewright.runtime.device import open_driver
 
 Array = np.ndarray[Any, Any]
 KINDS = sorted(LAYOUTS)
@@ -147,7 +149,13 @@ def test_products_use_dot_product_instructions(monkeypatch: pytest.MonkeyPatch) 
                 product.linear(
                     TYPES[kind], Tensor(random_blocks(kind, 16, 512)), Tensor(random_rows(tokens, 512))
                 ).numpy()
-            text = next(text for text in texts if "dpbusd" in text or "dot" in text)
+            is_kept = tokens > product.MIN_LANE_TOKENS and not product.has_kernel(
+                TYPES[kind], Tensor(random_blocks(kind, 4, 512)), Tensor(random_rows(tokens, 512))
+            )
+            if is_kept:  # fields of 8 bits and many tokens, where no one instruction multiplies bytes
+                assert kind in ("Q8_0", "IQ4_NL", "IQ4_XS", "MXFP4")
+                continue
+            text = next(text for text in texts if re.search(r"dpbusd|dot|pmadd", text))
             layout = LAYOUTS[kind]
             if tokens in (2, 4) and product.weight_lanes(layout, "CPU", 16, tokens):
                 shifts.setdefault(kind, set()).add(text.count("lshr <64 x i8>"))
@@ -188,7 +196,10 @@ def test_an_option_keeps_float_activations() -> None:
     with Context(QUANTISED_ACTIVATIONS=0):
         kept = product.linear(TYPES["Q4_0"], Tensor(blocks), Tensor(x)).numpy()
     rounded = product.linear(TYPES["Q4_0"], Tensor(blocks), Tensor(x)).numpy()
-    assert np.abs(kept - exact).max() < 1e-5 * size < np.abs(rounded - exact).max()
+    assert np.abs(kept - exact).max() < 1e-5 * size
+    # Without dot products of bytes, as on AVX2 and the first AVX-512, activations stay floats.
+    rounds = any(each.terms == 4 for each in open_driver("CPU").target.dot_products)
+    assert (np.abs(rounded - exact).max() > 1e-5 * size) == rounds
 
 
 def test_gradients_are_those_of_the_decoded_weights() -> None:

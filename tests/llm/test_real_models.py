@@ -15,7 +15,7 @@ from tilewright.llm.chat_model import open_model
 from tilewright.llm.files.load import load_model
 from tilewright.llm.generator import Generator
 from tilewright.llm.sampling import Sampling
-from tilewright.llm.tokenizer_files import load_tokenizer
+from tilewright.llm.tokens.tokenizer_files import load_tokenizer
 
 pytestmark = pytest.mark.slow
 MODELS = ["smollm2.gguf", "gemma3-270m.gguf", "qwen2.5-coder-1.5b.gguf"]

@@ -11,9 +11,9 @@ import pytest
 
 from tests.llm.vocabularies import byte_pair_facts
 from tilewright.base.errors import TemplateError, UnsupportedError
-from tilewright.llm import template_limits
-from tilewright.llm.template import ChatTemplate, load_template, need_template
-from tilewright.llm.tokenizer_files import load_tokenizer
+from tilewright.llm.tokens import template_limits
+from tilewright.llm.tokens.template import ChatTemplate, load_template, need_template
+from tilewright.llm.tokens.tokenizer_files import load_tokenizer
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] | trim"

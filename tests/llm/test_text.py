@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.llm.vocabularies import ALPHABET
 from tilewright.base.errors import ConfigError
-from tilewright.llm.text import TextStream
+from tilewright.llm.tokens.text import TextStream
 
 
 def stream(data: bytes, sizes: list[int], stop: tuple[str, ...] = ()) -> tuple[list[str], str]:

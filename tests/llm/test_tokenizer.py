@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from tests.llm.vocabularies import ALPHABET, HARD_TEXTS, SPECIAL, byte_pair_facts, sentence_piece_facts
 from tilewright.base.errors import FileError, FileFormatError, UnsupportedError
-from tilewright.llm.sentence_pieces import sentence_piece_encoder
-from tilewright.llm.tokenizer import Tokenizer
-from tilewright.llm.tokenizer_files import load_tokenizer
+from tilewright.llm.tokens.sentence_pieces import sentence_piece_encoder
+from tilewright.llm.tokens.tokenizer import Tokenizer
+from tilewright.llm.tokens.tokenizer_files import load_tokenizer
 
 BYTE_PAIRS = byte_pair_facts()
 TOKENIZERS = {

@@ -17,13 +17,13 @@ from tests.llm.test_quantised_products import KINDS, decoded, random_blocks
 from tilewright import Tensor, Variable, dtypes
 from tilewright.engine.planning.bind import BoundGraph
 from tilewright.graph.records import Item
-from tilewright.llm.layers import FeedForward
 from tilewright.llm.lora import AdaptedLinear
-from tilewright.llm.model import Transformer
+from tilewright.llm.network.layers import FeedForward
+from tilewright.llm.network.model import Transformer
+from tilewright.llm.network.weights import Weights
 from tilewright.llm.quantised.product import MAX_WARP_TOKENS
 from tilewright.llm.quantised.types import TYPES
 from tilewright.llm.quantised.weight import QuantisedWeight
-from tilewright.llm.weights import Weights
 from tilewright.schedule.pipeline import schedule
 
 Array = np.ndarray[Any, Any]

@@ -1,4 +1,5 @@
-"""Imports: which folder may import which, no cycle between files, what an import costs, how long a file may be.
+"""Imports: which folder may import which, no cycle between files or between folders, what an import costs, how long a
+file may be, how many a folder may have.
 
 The imports are read with `ast`, so one inside a function or under TYPE_CHECKING counts like one at the top of the file.
 """
@@ -6,6 +7,7 @@ The imports are read with `ast`, so one inside a function or under TYPE_CHECKING
 from __future__ import annotations
 
 import ast
+import collections
 import functools
 import json
 import subprocess
@@ -13,6 +15,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.meta.statements import statements_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "tilewright"
@@ -49,6 +53,10 @@ SHARED_BY_RENDERERS = ("tiles", "c_style")
 UNIMPORTABLE = frozenset({"debug", "cli"})
 LINE_LIMIT = 400
 LINE_CAP = 450
+# Files that lie in one folder, without those of its sub-folders (docs/decisions/0046), and the folders still to be cut.
+FILE_LIMIT = 20
+FILE_CAP = 24
+LARGE_FOLDERS = frozenset({"kernel/templates", "backends/cuda", "backends/cpu/rendering", "debug/investigate"})
 
 
 def module_of(path: Path) -> tuple[str, ...]:
@@ -68,7 +76,7 @@ def imported_modules(source: str, path: Path) -> list[tuple[int, tuple[str, ...]
     module = module_of(path)
     package = module if path.name == "__init__.py" else module[:-1]
     found = []
-    for node in ast.walk(ast.parse(source, str(path))):
+    for node in statements_of(source, str(path)):
         if isinstance(node, ast.Import):
             found += [(node.lineno, tuple(alias.name.split("."))) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -173,6 +181,45 @@ def test_a_cycle_between_files_is_seen() -> None:
     ]
 
 
+def imports_between_folders(graph: dict[str, set[str]]) -> dict[str, set[str]]:
+    """The folders that each folder imports, of those that lie in the same folder: an import of kernel/a/b/one.py from
+    kernel/c/two.py is one of kernel/c from kernel/a."""
+    found: dict[str, set[str]] = {}
+    for file, targets in graph.items():
+        for target in targets:
+            own, other = Path(file).parts[:-1], Path(target).parts[:-1]
+            depth = next((n for n, pair in enumerate(zip(own, other, strict=False)) if pair[0] != pair[1]), None)
+            if depth is not None:
+                folders = ["/".join(parts[: depth + 1]) for parts in (own, other)]
+                found.setdefault(folders[0], set()).add(folders[1])
+                found.setdefault(folders[1], set())
+    return found
+
+
+def test_no_cycles_between_folders() -> None:
+    graph = imports_between_files({path: path.read_text() for path in FILES})
+    cycles = import_cycles(imports_between_folders(graph))
+    assert cycles == [], "move what the folders of a cycle need to one of them, or to a file beside them"
+
+
+def test_a_cycle_between_folders_is_seen() -> None:
+    sources = {
+        "kernel/first/one.py": "from tilewright.kernel.second import two",
+        "kernel/second/two.py": "",
+        "kernel/second/three.py": "def f():\n    from tilewright.kernel.third.inner.four import name",
+        "kernel/third/inner/four.py": "",
+        "kernel/third/other/five.py": "from tilewright.kernel.first.six import name",
+        "kernel/first/six.py": "from tilewright.kernel.fourth.seven import name",
+        # A file beside folders, and a folder that only imports those of the cycle, are not part of it.
+        "kernel/fourth/seven.py": "from tilewright.kernel.beside import name",
+        "kernel/beside.py": "from tilewright.kernel.first.one import name",
+        "kernel/fifth/eight.py": "from tilewright.kernel.first.one import name",
+    }
+    files = imports_between_files({PACKAGE / file: source for file, source in sources.items()})
+    assert import_cycles(files) == []
+    assert import_cycles(imports_between_folders(files)) == [{"kernel/first", "kernel/second", "kernel/third"}]
+
+
 ENGINE_FOLDERS = ("memory", "compilation", "planning", "execution", "jit")
 
 
@@ -202,7 +249,7 @@ def test_imports_point_left() -> None:
         ("backends/cpu/probe.py", "from tilewright.codegen import linearise", "backends may not import codegen"),
         ("backends/cpu/probe.py", "from tilewright.backends.python import device", "another backend"),
         ("backends/cpu/probe.py", "from ..python.device import run", "another backend"),
-        ("tensor/probe.py", "from tilewright.schedule import fuse", "tensor may not import schedule"),
+        ("tensor/probe.py", "from tilewright.schedule.fusion import fuse", "tensor may not import schedule"),
         ("engine/probe.py", "from tilewright.tensor import tensor", "engine may not import tensor"),
         ("engine/probe.py", "from tilewright.debug import trace", "imported by nothing"),
         ("kernel/probe.py", "from tilewright import Tensor", "kernel may not import __init__"),
@@ -260,3 +307,10 @@ def test_files_are_short() -> None:
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in FILES}
     too_long = {name: length for name, length in lengths.items() if length > LINE_CAP}
     assert too_long == {}, f"over the cap of {LINE_CAP} lines (aim for {LINE_LIMIT}): find the natural cut"
+
+
+def test_folders_have_few_files() -> None:
+    counts = collections.Counter(path.parent.relative_to(PACKAGE).as_posix() for path in FILES)
+    large = {folder: count for folder, count in counts.items() if count > FILE_CAP}
+    assert large.keys() - LARGE_FOLDERS == set(), f"over the cap of {FILE_CAP} files (aim for {FILE_LIMIT}): cut it"
+    assert large.keys() == LARGE_FOLDERS, "a folder that has been cut is large no longer: take it out of the list"

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.meta.statements import statements_of
+
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "tilewright").rglob("*.py"))
 TEST_FILES = sorted((ROOT / "tests").rglob("*.py"))
@@ -23,8 +25,8 @@ Rule = Callable[[str], list[str]]
 
 @functools.lru_cache(maxsize=1)
 def nodes_of(source: str) -> list[ast.AST]:
-    """Of a module, itself first. One rule after the other looks at the same ones."""
-    return list(ast.walk(ast.parse(source)))
+    """The statements of a module, itself first. One rule after the other looks at the same ones."""
+    return statements_of(source)
 
 
 def missing_docstring(source: str) -> list[str]:

@@ -261,7 +261,7 @@ def check(network: Network, array: np.ndarray, backend: str) -> int:
     return compared
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(networks(), st.sampled_from(["evaluate", "evaluate", "CPU"]))
 def test_gradients_of_random_networks(made: tuple[Network, np.ndarray], backend: str) -> None:
     check(*made, backend)

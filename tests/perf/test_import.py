@@ -13,7 +13,7 @@ from tests.effort import count_calls
 before = len(sys.modules)
 calls, _ = count_calls(lambda: importlib.import_module("tilewright"))
 names = ("numpy", "llvmlite", "rich", "typer", "tilewright.schedule", "tilewright.codegen")
-names += ("tilewright.graph.kernels.attention", "tilewright.tensor.families.networks.fused_attention")
+names += ("tilewright.graph.kernels.attention.attention", "tilewright.tensor.families.networks.fused_attention")
 heavy = [name for name in names if name in sys.modules]
 print(calls, len(sys.modules) - before, ",".join(heavy))
 """

@@ -9,7 +9,7 @@ import pytest
 
 from tests.kernel.emulated_card import NAME, emulated_card
 from tilewright import Tensor
-from tilewright.schedule.deviations import MAX_PART, MIN_PART, part_length
+from tilewright.schedule.preparation.deviations import MAX_PART, MIN_PART, part_length
 
 generator = np.random.default_rng(17)
 

@@ -22,10 +22,11 @@ from tilewright.graph.spec import element_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of, toposort
 from tilewright.kernel.optimise import optimise
-from tilewright.schedule import fuse, product_parts
+from tilewright.schedule.fusion import fuse
 from tilewright.schedule.pipeline import schedule
-from tilewright.schedule.product_parts import is_product
-from tilewright.schedule.reduction import split_reduction
+from tilewright.schedule.preparation import product_parts
+from tilewright.schedule.preparation.product_parts import is_product
+from tilewright.schedule.preparation.reduction import split_reduction
 
 CARD = cuda_target()
 # Work that is worth more than one multiprocessor.

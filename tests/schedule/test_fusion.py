@@ -39,8 +39,8 @@ from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.records import Access, Item, Schedule, Slot
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import substitute, toposort
-from tilewright.schedule.memory import lifetimes, place_temps
 from tilewright.schedule.pipeline import schedule as make_schedule
+from tilewright.schedule.steps.memory import lifetimes, place_temps
 
 
 @pytest.fixture

@@ -27,8 +27,8 @@ from tilewright.graph.text.parse import parse
 from tilewright.graph.text.show import show
 from tilewright.kernel.optimise import optimise
 from tilewright.runtime.device import open_driver
-from tilewright.schedule.launches import check_joined, launch_bytes
 from tilewright.schedule.pipeline import schedule
+from tilewright.schedule.steps.launches import check_joined, launch_bytes
 
 CARD = cuda_target()
 

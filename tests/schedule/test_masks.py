@@ -19,11 +19,11 @@ from tilewright.graph.interpreter.evaluate import evaluate
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
 from tilewright.graph.uop import UOp, const, index_const
 from tilewright.graph.walk import consumers, toposort
-from tilewright.schedule.facts import find_gates
-from tilewright.schedule.fuse import plan_fusion
-from tilewright.schedule.indexing import TRUE, Element, divide_within, within
-from tilewright.schedule.masks import drop_masks, shorten_reduction
-from tilewright.schedule.split import KernelWriter, load_element
+from tilewright.schedule.fusion.facts import find_gates
+from tilewright.schedule.fusion.fuse import plan_fusion
+from tilewright.schedule.fusion.indexing import TRUE, Element, divide_within, within
+from tilewright.schedule.fusion.masks import drop_masks, shorten_reduction
+from tilewright.schedule.steps.split import KernelWriter, load_element
 
 
 def loop(size: int, number: int, kind: AxisType = AxisType.LOOP) -> UOp:

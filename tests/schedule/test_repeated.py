@@ -14,7 +14,7 @@ from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
-from tilewright.schedule.repeated import Repeats, kept_axes
+from tilewright.schedule.preparation.repeated import Repeats, kept_axes
 
 
 def leaf(slot: int, *shape: int) -> UOp:

@@ -19,7 +19,7 @@ from tilewright.graph.walk import size_of, toposort
 from tilewright.kernel.axes import KernelView, stride, view_kernel
 from tilewright.kernel.optimise import optimise
 from tilewright.runtime.device import open_driver
-from tilewright.schedule.residues import thin_reduction, thin_reductions
+from tilewright.schedule.steps.residues import thin_reduction, thin_reductions
 
 
 @settings(deadline=None)

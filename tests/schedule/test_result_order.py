@@ -11,7 +11,7 @@ from tilewright.base.target import Target
 from tilewright.graph import build
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.uop import UOp
-from tilewright.schedule.result_order import order_results
+from tilewright.schedule.preparation.result_order import order_results
 
 CPU = Target("CPU", has_threads=True)
 CARD = Target("card", has_threads=True, has_local=True)

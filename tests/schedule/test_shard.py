@@ -20,8 +20,8 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.verification.verify import verify_tensor_graph
 from tilewright.graph.walk import toposort
 from tilewright.runtime.buffer import buffer_of
-from tilewright.schedule.layouts import Layout, reshaped, shrunk
-from tilewright.schedule.shard import Division, divide_graph
+from tilewright.schedule.sharding.layouts import Layout, reshaped, shrunk
+from tilewright.schedule.sharding.shard import Division, divide_graph
 
 DEVICES = ("CPU", "CPU:1", "CPU:2")
 LAYOUTS = (None, 0, 1)

@@ -16,7 +16,7 @@ from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
-from tilewright.schedule.reduction import LINE, ROW_PARTS, split_reduction
+from tilewright.schedule.preparation.reduction import LINE, ROW_PARTS, split_reduction
 
 
 def leaf(*shape: int) -> UOp:

@@ -32,7 +32,7 @@ from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.runtime.buffer import buffer_of
-from tilewright.schedule.facts import find_gates, gather_facts
+from tilewright.schedule.fusion.facts import find_gates, gather_facts
 
 
 @pytest.fixture

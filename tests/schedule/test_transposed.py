@@ -12,7 +12,7 @@ from tilewright import Tensor
 from tilewright.base.target import Target
 from tilewright.engine.execution.realize import schedule
 from tilewright.engine.planning.plan import forget_schedules
-from tilewright.schedule import transposed
+from tilewright.schedule.fusion import transposed
 
 ROWS, DEPTH, COLUMNS = 65, 160, 512  # products enough, and no square that would hide a wrong axis
 

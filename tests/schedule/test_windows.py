@@ -1,4 +1,4 @@
-"""Sums by an index that rises with the position are sums over windows on a card (schedule/windows.py)."""
+"""Sums by an index that rises with the position are sums over windows on a card (schedule/sums_by_index/windows.py)."""
 
 import math
 import random
@@ -12,7 +12,7 @@ from tilewright.base.dtype import dtypes
 from tilewright.graph import build
 from tilewright.graph.interpreter.evaluate import evaluate
 from tilewright.graph.uop import UOp
-from tilewright.schedule.windows import find_steps, first_position, widest_window
+from tilewright.schedule.sums_by_index.windows import find_steps, first_position, widest_window
 
 
 def random_index(chooser: random.Random, positions: int) -> UOp:
@@ -61,7 +61,7 @@ def test_an_index_that_is_computed_otherwise_has_no_windows() -> None:
 def test_the_gradient_of_resampling_compares_nothing(
     shape: tuple[int, ...], size: tuple[int, ...], mode: str, corners: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tilewright.schedule.segments.MIN_PASSES", 0)
+    monkeypatch.setattr("tilewright.schedule.sums_by_index.segments.MIN_PASSES", 0)
     x = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
     slope = np.random.default_rng(4).standard_normal((*shape[: len(shape) - len(size)], *size)).astype(np.float32)
 

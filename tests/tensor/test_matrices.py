@@ -304,7 +304,7 @@ def test_a_batch_on_several_devices() -> None:
 def test_batches_are_shared_among_threads() -> None:
     """Matrices of a batch are independent, and the compiler proves it: rows of computed length stay inside theirs."""
     from tilewright.base.dtype import dtypes
-    from tilewright.graph.kernels.language import make_argument
+    from tilewright.graph.kernels.language.language import make_argument
     from tilewright.kernel.analysis.dependence import check_cores
     from tilewright.kernel.axes import view_kernel
     from tilewright.kernel.prepare.accumulators import recognise_accumulators

@@ -47,6 +47,13 @@ class Options:
         "0 keeps tensor cores from multiplying float32, which they do as sums of bfloat16 parts with float32 accuracy.",
         affects=TARGET,
     )
+    ALLOW_FLOAT_ATOMICS = _option(
+        0,
+        "1 lets sums by index (`scatter_add`, `index_add`, gradients of `gather`, indexing and embeddings) add float32 "
+        "atomically, in any order, where the device can and it is faster: the last bits of results then differ between "
+        "runs, and terms below 1.2e-38 may count as 0.",
+        affects=SCHEDULE,
+    )
     ALLOW_TF32 = _option(0, "1 lets tensor cores multiply float32 with 10 bits of fraction, as tf32.", affects=TARGET)
     BEAM = _option(
         0,

@@ -20,6 +20,8 @@ SMALL_FLOATS = frozenset({dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, d
 WIDE_INTEGERS = frozenset({dtypes.int64, dtypes.uint64})
 # Atomic updates of these give the same result in any order; those of floats would round differently in each order.
 ATOMIC_DTYPES = frozenset({dtypes.int32, dtypes.uint32}) | WIDE_INTEGERS
+# Floats that may be added atomically; ALLOW_FLOAT_ATOMICS says whether sums by index do so.
+FLOAT_ATOMIC_DTYPES = frozenset({dtypes.float32})
 
 
 # What a kernel does with floats below the least normal number: keeps them, takes them as zero in sums of products, or
@@ -147,19 +149,28 @@ class TensorCore:
 
 @record
 class DotProduct:
-    """An instruction that adds `terms` products of neighbours to each lane of a vector of sums; the sums wrap."""
+    """An instruction that adds `terms` products of neighbours to each lane of a vector of sums; the sums wrap. Where it
+    is a sequence of instructions, `count` is their number; `max_left` is the greatest left operand that it is exact
+    for, where that is less than the dtype's."""
 
     name: str
     left: DType
     right: DType
     total: DType
     terms: int
+    count: int = 1
+    max_left: int | None = None
+
+    @property
+    def effort(self) -> float:
+        """Instructions for each term."""
+        return self.count / self.terms
 
 
 @record
 class Target:
     """Facts of one device kind. `native` are the dtypes whose arithmetic the renderer can write directly. A target
-    without 64-bit integers has no float64 either; its renderer moves pairs of words (codegen/wide_integers.py)."""
+    without 64-bit integers has no float64 either; its renderer moves pairs of words (codegen/emulation/)."""
 
     name: str
     arch: str = ""
@@ -210,6 +221,7 @@ class Target:
     # Ops (by name) that the renderer writes itself; every other one is decomposed by codegen.
     native_ops: frozenset[str] = frozenset()
     atomics: frozenset[DType] = frozenset()  # dtypes of atomic updates in memory
+    float_atomics: frozenset[DType] = frozenset()  # dtypes of atomic additions that round, so their order matters
     tensor_cores: tuple[TensorCore, ...] = ()  # those to be preferred first
     dot_products: tuple[DotProduct, ...] = ()  # those to be preferred first
     is_reference: bool = False  # the emulator, which other devices are checked against
@@ -223,6 +235,10 @@ class Target:
     def computes(self, dtype: DType) -> bool:
         """Whether kernels may compute with the dtype: by the renderer's own means, or by those of codegen."""
         return dtype in self.native or dtype in SMALL_FLOATS or dtype in WIDE_INTEGERS
+
+    def updates(self, op: str, dtype: DType) -> bool:
+        """Whether a STORE may combine a value with what is in memory by the op of this name."""
+        return dtype in self.atomics or (op == "ADD" and dtype in self.float_atomics)
 
     def held_in(self, dtype: DType) -> DType:
         """The dtype that values have in registers: a small float that the target lacks is computed in float32."""

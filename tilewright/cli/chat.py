@@ -81,7 +81,7 @@ class _Talk:
     """A conversation and the model that has it."""
 
     def __init__(self, model: ChatModel, request: ChatRequest) -> None:
-        from tilewright.llm.template import need_template
+        from tilewright.llm.tokens.template import need_template
 
         need_template(model.template, request.model or model.name)
         self.model = model

@@ -12,19 +12,19 @@ from tilewright.base.events import stage_timer
 from tilewright.base.records import mutable_record, replace
 from tilewright.base.target import Target
 from tilewright.codegen.addresses import choose_index_width, split_addresses
-from tilewright.codegen.cascade import cascade_sums
 from tilewright.codegen.clamps import drop_clamps
-from tilewright.codegen.decompose import decompose
-from tilewright.codegen.emulate_dtype import emulate_dtypes
-from tilewright.codegen.epilogues import loop_epilogues
+from tilewright.codegen.emulation.decompose import decompose
+from tilewright.codegen.emulation.emulate_dtype import emulate_dtypes
+from tilewright.codegen.emulation.wide_integers import split_wide_integers
 from tilewright.codegen.group import lower_groups
 from tilewright.codegen.launch import join_cores, settle_threads, share_threads
-from tilewright.codegen.linearise import LAUNCH_KINDS, Lineariser
-from tilewright.codegen.peel import peel_reductions
-from tilewright.codegen.separate_loops import separate_loops
+from tilewright.codegen.loops.cascade import cascade_sums
+from tilewright.codegen.loops.epilogues import loop_epilogues
+from tilewright.codegen.loops.linearise import LAUNCH_KINDS, Lineariser
+from tilewright.codegen.loops.peel import peel_reductions
+from tilewright.codegen.loops.separate_loops import separate_loops
+from tilewright.codegen.loops.zero_tiles import skip_zero_tiles
 from tilewright.codegen.vectors import split_vectors
-from tilewright.codegen.wide_integers import split_wide_integers
-from tilewright.codegen.zero_tiles import skip_zero_tiles
 from tilewright.graph.kernels.threads import Threads
 from tilewright.graph.ops import Axis, AxisType, Ops
 from tilewright.graph.passes import KernelState, Pass, run_passes
@@ -143,9 +143,10 @@ def assemble_program(lowering: Lowering, flops: int, bytes_moved: int) -> Progra
 
 def check_atomics(body: tuple[UOp, ...], lowering: Lowering) -> None:
     """Refuses a kernel with atomic updates that the target lacks."""
+    target = lowering.target
     for node in body:
-        if node.op is Ops.STORE and node.arg is not None and node.src[1].dtype not in lowering.target.atomics:
-            name, device, dtype = lowering.sink.arg.name, lowering.target.name, node.src[1].dtype.name
+        if node.op is Ops.STORE and node.arg is not None and not target.updates(node.arg.name, node.src[1].dtype):
+            name, device, dtype = lowering.sink.arg.name, target.name, node.src[1].dtype.name
             message = f"the kernel updates {dtype} atomically ({node.arg.name}), which {device} does not support"
             raise UnsupportedError(name, message, "use another device", location=node.line)
 

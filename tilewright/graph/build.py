@@ -49,6 +49,16 @@ def axis_iota(shape: Shape, axis: int) -> UOp:
     return expand(reshape(counted, tuple(size if k == axis else 1 for k in range(len(shape)))), shape)
 
 
+def counting_axis(index: UOp) -> int | None:
+    """The axis along which an index tensor counts 0, 1, 2, ... while it is the same along all others, or None."""
+    node = index
+    while node.op is Ops.EXPAND or (node.op is Ops.CAST and node.dtype.is_int and node.src[0].vmax <= node.dtype.max):
+        node = node.src[0]
+    counted = node.src[0] if node.op is Ops.RESHAPE else node
+    axes = [axis for axis, size in enumerate(node.shape) if size != 1]
+    return axes[0] if counted.op is Ops.IOTA and len(axes) == 1 else None
+
+
 # ---------------------------------------------------------------- movement
 
 

@@ -305,7 +305,7 @@ class UOp:
 
     # ------------------------------------------------------------ the language of custom kernels
 
-    if TYPE_CHECKING:  # `kernels/language.py` gives the class these methods; their meaning stands there
+    if TYPE_CHECKING:  # `kernels/language/language.py` gives the class these methods; their meaning stands there
         Axes = int | Sequence[int] | None
 
         @staticmethod

@@ -1,1 +1,1 @@
-"""Language models: files of weights, the network, generation and what serves it."""
+"""Language models: files of weights, the network, text as tokens, generation and what serves it."""

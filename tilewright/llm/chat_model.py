@@ -14,10 +14,10 @@ from tilewright.llm.generator import Generator, Request
 from tilewright.llm.registry import DEFAULT, find_model
 from tilewright.llm.sampling import Sampling
 from tilewright.llm.sharding import device_names, shard_model
-from tilewright.llm.template import ChatTemplate, Message, load_template, need_template
-from tilewright.llm.text import TokenStream
-from tilewright.llm.tokenizer import Tokenizer
-from tilewright.llm.tokenizer_files import load_tokenizer
+from tilewright.llm.tokens.template import ChatTemplate, Message, load_template, need_template
+from tilewright.llm.tokens.text import TokenStream
+from tilewright.llm.tokens.tokenizer import Tokenizer
+from tilewright.llm.tokens.tokenizer_files import load_tokenizer
 
 
 class ChatModel:

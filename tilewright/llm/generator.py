@@ -22,7 +22,7 @@ from tilewright.base.records import field, mutable_record
 from tilewright.llm.sampling import Sampler, Sampling
 
 if TYPE_CHECKING:
-    from tilewright.llm.model import Transformer
+    from tilewright.llm.network.model import Transformer
     from tilewright.llm.slots import Scores
 
 DEFAULT_CONTEXT = 4096

@@ -9,11 +9,11 @@ from collections.abc import Collection
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import ConfigError
 from tilewright.graph.spec import Devices
-from tilewright.llm.layers import Linear
-from tilewright.llm.model import Transformer
+from tilewright.llm.network.layers import Linear
+from tilewright.llm.network.model import Transformer
 from tilewright.tensor.tensor import Tensor
 
-# The products of attention and of feed-forward layers, by the names that `attention.py` and `layers.py` give them.
+# The products of attention and of feed-forward layers, by the names that `network/` gives them.
 PARTS = ("q", "k", "v", "o", "gate", "up", "down")
 
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from tilewright.base.errors import DeviceError
 from tilewright.graph.spec import Devices
-from tilewright.llm.attention import Attention
-from tilewright.llm.experts import MixtureOfExperts
-from tilewright.llm.latent import HeadMatrices
-from tilewright.llm.layers import Embedding, FeedForward, Linear, Norm, Rotary, Weight
-from tilewright.llm.model import Transformer
+from tilewright.llm.network.attention import Attention
+from tilewright.llm.network.experts import MixtureOfExperts
+from tilewright.llm.network.latent import HeadMatrices
+from tilewright.llm.network.layers import Embedding, FeedForward, Linear, Norm, Rotary, Weight
+from tilewright.llm.network.model import Transformer
 from tilewright.llm.quantised.weight import QuantisedWeight
 from tilewright.tensor.tensor import Tensor
 

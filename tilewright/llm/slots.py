@@ -18,8 +18,8 @@ from tilewright.base.config import Context, options
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import TilewrightError
 from tilewright.engine.jit.jit import Jit, jit
-from tilewright.llm.cache import Cache, Position, copy_tokens, store_rows
-from tilewright.llm.model import Transformer
+from tilewright.llm.network.cache import Cache, Position, copy_tokens, store_rows
+from tilewright.llm.network.model import Transformer
 from tilewright.llm.sampling import RUN
 from tilewright.runtime.device import open_driver
 from tilewright.tensor.tensor import Tensor

@@ -18,16 +18,17 @@ from tilewright.graph.passes import Pass, run_passes
 from tilewright.graph.records import Schedule
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
-from tilewright.schedule.checks import keep_checks
-from tilewright.schedule.fuse import SEPARATE, plan_fusion
-from tilewright.schedule.launches import check_joined, join_launches
-from tilewright.schedule.limits import nodes_to_split
-from tilewright.schedule.memory import place_temps
-from tilewright.schedule.operand_order import order_operands
-from tilewright.schedule.order import ItemBuilder, find_devices
-from tilewright.schedule.prepare import prepare_graph, storage_node
-from tilewright.schedule.transposed import operands_to_transpose
-from tilewright.schedule.uses import Plan
+from tilewright.schedule.fusion.fuse import SEPARATE, plan_fusion
+from tilewright.schedule.fusion.limits import nodes_to_split
+from tilewright.schedule.fusion.operand_order import order_operands
+from tilewright.schedule.fusion.transposed import operands_to_transpose
+from tilewright.schedule.fusion.uses import Plan
+from tilewright.schedule.preparation.checks import keep_checks
+from tilewright.schedule.preparation.devices import find_devices
+from tilewright.schedule.preparation.prepare import prepare_graph, storage_node
+from tilewright.schedule.steps.launches import check_joined, join_launches
+from tilewright.schedule.steps.memory import place_temps
+from tilewright.schedule.steps.order import ItemBuilder
 
 fuse_quota = Quota()  # of FUSE_LIMIT
 

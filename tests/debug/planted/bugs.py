@@ -1,19 +1,29 @@
 """Planted bugs. In: a name. Out: the package of this process with one step broken, as a compiler engineer might do.
-Each has a program in `programs.py` that goes wrong with it and is right without."""
+Each has a program in `programs.py` that goes wrong with it and is right without. A bug whose place is no longer there
+is a `StaleBugError`: it would break nothing."""
 
 from __future__ import annotations
 
 import importlib
-import itertools
-import types
 from collections.abc import Callable
 from typing import Any
 
 BUGS: dict[str, Callable[[], None]] = {}
+STALE_STATUS = 73  # of a process whose bug cannot be planted
+
+
+class StaleBugError(Exception):
+    """A planted bug exchanges what the package no longer has."""
 
 
 def plant(name: str) -> None:
-    BUGS[name]()
+    try:
+        BUGS[name]()
+    except (ImportError, AttributeError, KeyError) as error:
+        raise StaleBugError(
+            f"the bug {name} exchanges what is not in the package any more: plant it in tests/debug/planted/bugs.py "
+            f"where that step is done now ({type(error).__name__}: {error})"
+        ) from error
 
 
 def bug(function: Callable[[], None]) -> Callable[[], None]:
@@ -25,18 +35,32 @@ def module(name: str) -> Any:
     return importlib.import_module(f"tilewright.{name}")
 
 
+def exchange(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """What a module, a class or an object has by that name becomes what `make` makes of it."""
+    setattr(owner, name, make(getattr(owner, name)))
+
+
+def exchange_entry(table: dict[Any, Any], key: Any, make: Callable[[Any], Any]) -> None:
+    table[key] = make(table[key])
+
+
 def exchange_rule(name: str, result: Callable[..., Any]) -> None:
     simplify = module("graph.simplify")
-    for rules in (simplify.SCALAR_RULES, simplify.KERNEL_RULES):
-        for rule in rules:
-            if rule.name == name:
-                rule.result = result
+    all_rules = (simplify.SCALAR_RULES, simplify.KERNEL_RULES)
+    found = [rule for rules in all_rules for rule in rules if rule.name == name]
+    if not found:
+        raise StaleBugError(f"no rule is called {name}")
+    for rule in found:
+        rule.result = result
+    for rules in all_rules:
         rules.matchers.clear()
 
 
 def exchange_pass(pipeline: str, name: str, run: Callable[[Any, Callable[[Any], None]], None]) -> None:
     """`run` is given the state and the pass as it was."""
     found = module(pipeline)
+    if name not in [step.name for step in found.PASSES]:
+        raise StaleBugError(f"no pass of {pipeline} is called {name}")
     found.PASSES = tuple(
         step if step.name != name else step._replace(run=(lambda state, inner=step.run: run(state, inner)))
         for step in found.PASSES
@@ -44,15 +68,16 @@ def exchange_pass(pipeline: str, name: str, run: Callable[[Any, Callable[[Any], 
 
 
 def choose(opts: Callable[[Any], tuple[Any, ...] | None]) -> None:
-    """Lets the heuristic choose other opts where `opts` gives some."""
-    optimise = module("kernel.optimise")
-    inner = optimise.choose_with_reason
+    """Has other opts chosen than those of the templates' plan, where `opts` gives some."""
 
-    def chosen(view: Any) -> tuple[tuple[Any, ...], str]:
-        found = opts(view)
-        return inner(view) if found is None else (found, "planted")
+    def planted(inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def choose_plan(view: Any) -> Any:
+            choice, found = inner(view), opts(view)
+            return choice if found is None else choice._replace(opts=found)
 
-    optimise.choose_with_reason = chosen
+        return choose_plan
+
+    exchange(module("kernel.optimise"), "choose_plan", planted)
 
 
 # ---------------------------------------------------------------- rules
@@ -111,14 +136,20 @@ def wrong_comparison_rule() -> None:
 
 @bug
 def illegal_opt() -> None:
-    """UPCAST by 4 of an axis that 4 does not divide, which no check refuses."""
-    common, upcast, records = (
-        module("kernel.transforms.common"),
-        module("kernel.transforms.upcast"),
-        module("graph.records"),
+    """UPCAST by 4 of an axis that 4 does not divide, which no check refuses: the elements behind the last tile are
+    never computed."""
+    axes, upcast, records = module("kernel.axes"), module("kernel.transforms.upcast"), module("graph.records")
+    exchange(
+        upcast,
+        "check_amount",
+        lambda inner: lambda view, axis, amount, name: None if amount == 4 else inner(view, axis, amount, name),
     )
-    inner = common.check_amount
-    upcast.check_amount = lambda view, axis, amount, name: None if amount == 4 else inner(view, axis, amount, name)
+    rounded = lambda axis, amount: module("graph.uop").index_const(axis.src[0].arg // amount)  # noqa: E731
+    exchange(
+        axes,
+        "quotient_of",
+        lambda inner: lambda axis, amount: inner(axis, amount) or (rounded(axis, amount) if amount == 4 else None),
+    )
 
     def opts(view: Any) -> tuple[Any, ...] | None:
         axes = [axis for axis in view.axes if axis.src[0].is_const]
@@ -143,7 +174,7 @@ def wrong_tail_mask() -> None:
         longer = pad.make_range(-(-size // multiple) * multiple, axis.arg.id, axis.arg.kind)
         return pad.mask_axis(pad.exchange_axis(view.sink, axis, longer), longer, longer < size - 1)
 
-    registry.TRANSFORMS[records.OptOps.PADTO] = registry.TRANSFORMS[records.OptOps.PADTO]._replace(apply=apply)
+    exchange_entry(registry.TRANSFORMS, records.OptOps.PADTO, lambda padto: padto._replace(apply=apply))
 
     def opts(view: Any) -> tuple[Any, ...] | None:
         if len(view.axes) == 1 and view.axes[0].src[0].is_const and view.axes[0].src[0].arg % 8:
@@ -160,7 +191,7 @@ def wrong_tail_mask() -> None:
 def wrong_index_width() -> None:
     """Index maths in 8 bits."""
     addresses, dtypes = module("codegen.addresses"), module("base.dtype").dtypes
-    addresses.index_dtype = lambda sink: dtypes.int8
+    exchange(addresses, "index_dtype", lambda _: lambda sink: dtypes.int8)
 
 
 @bug
@@ -181,57 +212,59 @@ def short_symbolic_loop() -> None:
 @bug
 def wrong_decompose_rule() -> None:
     """exp2 is too large by a thousandth."""
-    decompose, ops = module("codegen.decompose"), module("graph.ops").Ops
-    inner = decompose.BUILDERS[ops.EXP2]
-    decompose.BUILDERS[ops.EXP2] = lambda node, native: inner(node, native) * 1.001
+    decompose, ops = module("codegen.emulation.decompose"), module("graph.ops").Ops
+    exchange_entry(decompose.BUILDERS, ops.EXP2, lambda inner: lambda node, native: inner(node, native) * 1.001)
 
 
 @bug
 def wrong_reduce_identity() -> None:
     """A maximum begins at 0."""
-    linearise, ops = module("codegen.linearise"), module("graph.ops").Ops
-    inner = linearise.reduce_identity
-    linearise.reduce_identity = lambda op, dtype: 0 if op is ops.MAX else inner(op, dtype)
+    linearise, ops = module("codegen.loops.linearise"), module("graph.ops").Ops
+    exchange(linearise, "reduce_identity", lambda inner: lambda op, dtype: 0 if op is ops.MAX else inner(op, dtype))
 
 
 @bug
 def short_partial_sums() -> None:
     """The partial sums of a split reduction are kept in float16."""
-    pipeline, dtypes, build = module("schedule.pipeline"), module("base.dtype").dtypes, module("graph.build")
-    inner = pipeline.split_reduction
+    prepare, build, walk = module("schedule.preparation.prepare"), module("graph.build"), module("graph.walk")
+    dtypes = module("base.dtype").dtypes
 
-    def split(node: Any, has_local: bool) -> Any:
-        made = inner(node, has_local)
-        if made is None:
-            return None
-        partial = next(n for n in module("graph.walk").toposort(made) if n.op.name == "REDUCE_AXIS")
-        rounded = build.cast(build.cast(partial, dtypes.float16), partial.dtype)
-        return module("graph.walk").substitute(made, {partial: rounded})
+    def planted(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def split_reduction(node: Any, target: Any) -> Any:
+            made = inner(node, target)
+            if made is None:
+                return None
+            partial = next(n for n in walk.toposort(made) if n.op.name == "REDUCE_AXIS")
+            rounded = build.cast(build.cast(partial, dtypes.float16), partial.dtype)
+            return walk.substitute(made, {partial: rounded})
 
-    pipeline.split_reduction = split
+        return split_reduction
+
+    exchange(prepare, "split_reduction", planted)
 
 
 @bug
 def dropped_barrier() -> None:
     """The partials of a work-group are read before all are written."""
     pipeline, ops, walk = module("codegen.pipeline"), module("graph.ops").Ops, module("graph.walk")
-    inner = pipeline.lower_groups
 
-    def lowered(*given: Any) -> Any:
-        made = inner(*given)
-        return walk.map_graph(
-            made,
-            lambda node, src: src[0] if node.op is ops.BARRIER and src[0].op is ops.END else None,
-        )
+    def without(node: Any, src: tuple[Any, ...]) -> Any:
+        return src[0] if node.op is ops.BARRIER and src[0].op is ops.END else None
 
-    pipeline.lower_groups = lowered
+    exchange(pipeline, "lower_groups", lambda inner: lambda *given: walk.map_graph(inner(*given), without))
     _group_rows()
 
 
 @bug
 def slot_used_twice() -> None:
     """All reductions of a work-group have their partials in the same local memory, without a barrier between."""
-    module("codegen.group").itertools = types.SimpleNamespace(count=itertools.repeat)
+    pipeline, ops, walk = module("codegen.pipeline"), module("graph.ops").Ops, module("graph.walk")
+
+    def first_slot(node: Any, src: tuple[Any, ...]) -> Any:
+        return node.replace(arg=replace(node.arg, slot=0)) if node.op is ops.DEFINE_LOCAL else None
+
+    replace = module("base.records").replace
+    exchange(pipeline, "lower_groups", lambda inner: lambda *given: walk.map_graph(inner(*given), first_slot))
     _group_rows()
 
 
@@ -264,19 +297,23 @@ def _group_rows() -> None:
 @bug
 def overlapping_temps() -> None:
     """A temporary buffer's memory is given away one step too early."""
-    memory = module("schedule.memory")
-    inner = memory.lifetimes
-    memory.lifetimes = lambda items: {
-        slot: (first, last - 1 if last > first else last) for slot, (first, last) in inner(items).items()
-    }
+    memory = module("schedule.steps.memory")
+
+    def shorter(found: dict[Any, tuple[int, int]]) -> dict[Any, tuple[int, int]]:
+        return {slot: (first, last - 1 if last > first else last) for slot, (first, last) in found.items()}
+
+    exchange(memory, "lifetimes", lambda inner: lambda items: shorter(inner(items)))
 
 
 @bug
 def read_after_write() -> None:
     """An update is fused with what it reads, though it overwrites that."""
-    order = module("schedule.order")
-    inner = order.ItemBuilder._first_mode
-    order.ItemBuilder._first_mode = lambda self, node: "direct" if inner(self, node) == "staged" else inner(self, node)
+    order = module("schedule.steps.order")
+
+    def direct(mode: str) -> str:
+        return "direct" if mode == "staged" else mode
+
+    exchange(order.ItemBuilder, "_first_mode", lambda inner: lambda self, node: direct(inner(self, node)))
 
 
 @bug
@@ -312,8 +349,10 @@ def missing_signal() -> None:
         shared = open_driver(source_device).host_view(source[0])
         open_driver(target_device).copy_in(target[0], target[1], shared[source[1] : source[1] + nbytes])
 
-    driver.prepare, driver.copy_out, driver.synchronize = Deferred, read, flush
-    buffer.transfer = launches.transfer = transfer
+    for name, made in (("prepare", Deferred), ("copy_out", read), ("synchronize", flush)):
+        exchange(driver, name, lambda _, made=made: made)
+    for place in (buffer, launches):
+        exchange(place, "transfer", lambda _: transfer)
 
 
 # ---------------------------------------------------------------- jit, the disk cache, gradients
@@ -323,8 +362,11 @@ def missing_signal() -> None:
 def stale_jit_constant() -> None:
     """A number that is given to a jitted function is no part of what a replay assumes."""
     arguments = module("engine.jit.arguments")
-    inner = arguments.flatten
-    arguments.flatten = lambda value, *rest: (float, 0.0, 1.0) if isinstance(value, float) else inner(value, *rest)
+    exchange(
+        arguments,
+        "flatten",
+        lambda inner: lambda value, *rest: (float, 0.0, 1.0) if isinstance(value, float) else inner(value, *rest),
+    )
 
 
 @bug
@@ -339,17 +381,19 @@ def stale_cache_entry() -> None:
         pairs = zip(order, made, strict=True)
         return "\n".join("CONST" if n.op is ops.CONST and n.dtype.is_float else line for n, line in pairs)
 
-    stored.nodes_text = schedules.nodes_text = text
+    for place in (stored, schedules):
+        exchange(place, "nodes_text", lambda _: text)
 
 
 @bug
 def wrong_gradient_rule() -> None:
     """The gradient of a square root is twice as large."""
     ops = module("graph.ops").Ops
-    inner = ops.SQRT.gradient
-    ops.SQRT.gradient = lambda m, g, y, *sources: tuple(
-        m.multiply(made, m.number(g, 2)) for made in inner(m, g, y, *sources)
-    )
+
+    def planted(inner: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda m, g, *rest: tuple(m.multiply(made, m.number(g, 2)) for made in inner(m, g, *rest))
+
+    exchange(ops.SQRT, "gradient", planted)
 
 
 # ---------------------------------------------------------------- the backend
@@ -359,7 +403,7 @@ def wrong_gradient_rule() -> None:
 def wrong_instruction() -> None:
     """The CPU compares floats with `less or equal` for `less`."""
     instructions, ops = module("backends.cpu.rendering.instructions"), module("graph.ops").Ops
-    instructions._COMPARE[ops.CMPLT] = ("fcmp ole", "icmp sle", "icmp ule")
+    exchange_entry(instructions._COMPARE, ops.CMPLT, lambda _: ("fcmp ole", "icmp sle", "icmp ule"))
 
 
 @bug
@@ -375,7 +419,7 @@ def wrong_broadcast_lane() -> None:
         parts = [f"{kind} {text}"] * (lanes - 1) + [f"{kind} {instructions.literal(dtype, type(value)(0))}"]
         return f"<{', '.join(parts)}>" if dtype.is_float else f"splat ({kind} {text})"
 
-    instructions.constant = constant
+    exchange(instructions, "constant", lambda _: constant)
     for name in ("values", "emitter", "renderer", "elementwise", "loads", "shuffles", "dot_products", "checks"):
         found = module(f"backends.cpu.rendering.{name}")
         if hasattr(found, "constant"):
@@ -385,6 +429,9 @@ def wrong_broadcast_lane() -> None:
 @bug
 def lost_part_of_a_sum() -> None:
     """A sum over several devices leaves out the last of them."""
-    shard = module("schedule.shard")
-    inner = shard.all_reduce
-    shard.all_reduce = lambda op, partials, devices: inner(op, partials[:-1] or partials, devices)
+    shard = module("schedule.sharding.shard")
+    exchange(
+        shard,
+        "all_reduce",
+        lambda inner: lambda op, partials, devices: inner(op, partials[:-1] or partials, devices),
+    )

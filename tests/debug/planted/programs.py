@@ -7,11 +7,14 @@ from typing import NamedTuple
 
 
 class Program(NamedTuple):
-    """`kind` and `name` are those of the finding; `name` may be a part of it."""
+    """`kind` and `name` are those of the finding; `name` may be a part of it. `symptom` is how the program fails with
+    the bug: by its own comparison, unless the emulator stops it before."""
 
     text: str
     kind: str
     name: str
+    symptom: str = "AssertionError: ("
+    may_crash: bool = False  # where the bug makes kernels write to other addresses
 
 
 HEAD = """import numpy as np
@@ -69,6 +72,7 @@ PROGRAMS: dict[str, Program] = {
         "got = (x.T.contiguous() * 2 + 1).sum(1).numpy()\nwant = (data.T * 2 + 1).sum(1)",
         "pass",
         "codegen/choose_index_width",
+        may_crash=True,
     ),
     "short_symbolic_loop": Program(
         "from tilewright import Variable\nn = Variable('n', 1, 12)\nfor rows in (5, 9):\n"
@@ -96,6 +100,7 @@ PROGRAMS: dict[str, Program] = {
         "y = Tensor(data, device='PYTHON').realize()\ngot = (y * 2).sum(1).numpy()\nwant = (data * 2).sum(1)",
         "pass",
         "codegen/lower_groups",
+        symptom="RaceError: ",
     ),
     "slot_used_twice": Program(
         "y = Tensor(data, device='PYTHON').realize()\n"
@@ -103,6 +108,7 @@ PROGRAMS: dict[str, Program] = {
         "want = ((data - data.max(1, keepdims=True)) * 2 + data).sum(1)",
         "pass",
         "codegen/lower_groups",
+        symptom="RaceError: ",
     ),
     "overlapping_temps": Program(
         "a = (x + 1).contiguous()\nb = (a.flip(0) * 2).contiguous()\nc = (b.flip(1) + 1).contiguous()\n"

@@ -15,7 +15,7 @@ from tilewright.backends.cpu.host import system
 from tilewright.backends.cpu.host.caches import memory_facts
 from tilewright.backends.cpu.host.memory import HostMemory, allocate, release_unused, wrap
 from tilewright.backends.cpu.host.panels import STACK_BYTES, SYMBOL, panel_offsets, panels
-from tilewright.backends.cpu.host.processors import processor
+from tilewright.backends.cpu.host.processors import Processor, processor
 from tilewright.backends.cpu.pool.ir import pool_ir
 from tilewright.backends.cpu.pool.threads import CommandList, Pool
 from tilewright.base.config import options
@@ -55,8 +55,6 @@ def _names(**has: bool) -> frozenset[str]:
 
 @functools.cache
 def cpu_target(compiler: str = LLVM, arch: str = "", facts: str = "", flush: int = FLUSH_CONTRACTIONS) -> Target:
-    compiled_for = processor(arch)
-    vector_bytes, registers = compiled_for.vector()
     if compiler == LLVM:
         toolchain, local_bytes = llvm.toolchain(arch), MAX_PANEL_BYTES
     else:
@@ -64,24 +62,11 @@ def cpu_target(compiler: str = LLVM, arch: str = "", facts: str = "", flush: int
         from tilewright.backends.cpu.code import c_compiler
 
         toolchain, local_bytes = c_compiler.toolchain(compiler, arch), STACK_BYTES
-    # Conversions out of range are undefined in C; where no instruction saturates, LLVM scalarises vectors.
-    saturates = compiler == LLVM and compiled_for.has_saturating_casts()
-    has_maximum = compiler == LLVM and compiled_for.has_nan_maximum()
-    names = _names(
-        SATURATING_CAST=saturates,
-        NAN_MAXIMUM=has_maximum,
-        SLOW_PATH=compiler == LLVM,
-        SLOW_CONVERSIONS=compiler == LLVM and compiled_for.has_slow_conversions(),
-        SHIFT_INSERT=compiler == LLVM and compiled_for.has_shift_insert(),
-    )
     return Target(
         name="CPU",
         # Includes the machine: the results of a search are for the machine that it was timed on.
         arch=f"{system.machine()} {system.cpu_identity()} {arch}".rstrip(),
         toolchain=toolchain,
-        # C text names every element, and its vectoriser must find them again: wide tiles take seconds and gain little.
-        vector_bytes=vector_bytes if compiler == LLVM else 16,
-        vector_registers=registers,
         cores=system.usable_cores(options.TILEWRIGHT_THREADS or None),
         clock_hz=CLOCK_HZ,
         memory_bytes_per_clock=MEMORY_BYTES_PER_CLOCK,
@@ -90,15 +75,36 @@ def cpu_target(compiler: str = LLVM, arch: str = "", facts: str = "", flush: int
         # The C text keeps panels on the stack.
         max_local_bytes=local_bytes,
         **memory_facts(facts),
-        has_lane_operands=compiler == LLVM and compiled_for.has_lane_operands(),
-        masked_itemsizes=compiled_for.masked_itemsizes() if compiler == LLVM else (),
+        **processor_facts(processor(arch), compiler),
         native=ALL_DTYPES - SMALL_FLOATS,
-        native_casts=frozenset({dtypes.float16}) if compiler == LLVM and compiled_for.has_half_casts() else frozenset(),
-        native_ops=BASIC_OPS | names,
-        dot_products=compiled_for.dot_products() if compiler == LLVM else (),
         flush_denormals=flush,
         checks_ranges=True,
     )
+
+
+def processor_facts(compiled_for: Processor, compiler: str = LLVM) -> dict[str, Any]:
+    """The facts of a target that follow from the instructions of its processor."""
+    vector_bytes, registers = compiled_for.vector()
+    if compiler != LLVM:
+        # C text names every element, and its vectoriser must find them again: wide tiles take seconds and gain little.
+        # Conversions out of range are undefined in C.
+        return {"vector_bytes": 16, "vector_registers": registers, "native_ops": BASIC_OPS}
+    names = _names(
+        SATURATING_CAST=compiled_for.has_saturating_casts(),  # elsewhere LLVM scalarises vectors
+        NAN_MAXIMUM=compiled_for.has_nan_maximum(),
+        SLOW_PATH=True,
+        SLOW_CONVERSIONS=compiled_for.has_slow_conversions(),
+        SHIFT_INSERT=compiled_for.has_shift_insert(),
+    )
+    return {
+        "vector_bytes": vector_bytes,
+        "vector_registers": registers,
+        "has_lane_operands": compiled_for.has_lane_operands(),
+        "masked_itemsizes": compiled_for.masked_itemsizes(),
+        "native_casts": frozenset({dtypes.float16}) if compiled_for.has_half_casts() else frozenset(),
+        "native_ops": BASIC_OPS | names,
+        "dot_products": compiled_for.dot_products(),
+    }
 
 
 class CpuKernel(NamedTuple):

@@ -20,14 +20,6 @@ _HELPERS = """\
 __device__ inline float exp2_float32(float x) {
   float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;
 }
-template <int N> __device__ inline void products_done() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
-}
-// The compiler takes the registers for written here, where products into them are done.
-template <int N> __device__ inline void settle(float (&acc)[N]) {
-  #pragma unroll
-  for (int n = 0; n < N; n++) asm volatile("" : "+f"(acc[n]) :: "memory");
-}
 template <bool VALUE> struct Flag { static constexpr bool value = VALUE; };"""
 
 

@@ -10,7 +10,7 @@ from tilewright.base.records import replace
 from tilewright.base.target import CoreAxis, TensorCore
 
 # Rows and columns of a work-group's tile on wgmma: one or two warp groups of 64 rows.
-_TILES = ((128, 256), (128, 128), (64, 128), (64, 64))
+_TILES = ((128, 256), (128, 192), (128, 128), (64, 128), (64, 64))
 # Bytes of the summed axis that are fetched at a time, for wgmma and for mma.
 _LINE_BYTES, _HALF_LINE_BYTES = 128, 64
 # Steps of the sum that threads without tensor cores take at a time.

@@ -24,7 +24,7 @@ from tilewright.backends.cuda.tile_plan import plan_ring
 from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import InternalError
-from tilewright.base.target import ALL_DTYPES, ATOMIC_DTYPES, BASIC_OPS, SMALL_FLOATS, Target
+from tilewright.base.target import ALL_DTYPES, ATOMIC_DTYPES, BASIC_OPS, FLOAT_ATOMIC_DTYPES, SMALL_FLOATS, Target
 from tilewright.codegen.c_style.launch import argument_slots, plan_launch
 from tilewright.codegen.c_style.simt import dynamic_local_bytes
 from tilewright.graph.records import Program
@@ -69,6 +69,7 @@ def cuda_target(card: Card | None = None, compiler: str = "") -> Target:
         native=ALL_DTYPES - SMALL_FLOATS,
         native_ops=_NATIVE_OPS,
         atomics=ATOMIC_DTYPES,
+        float_atomics=FLOAT_ATOMIC_DTYPES,
         native_casts=frozenset({dtypes.float16, dtypes.bfloat16}),
         tensor_cores=cores_of(arch, bool(options.ALLOW_TF32), bool(options.ALLOW_BF16X6)),
     )

@@ -40,6 +40,18 @@ __device__ inline address describe(word place, word leading, word stride) {
   return (address)((place & 0x3ffff) >> 4) | (address)(leading >> 4) << 16 | (address)(stride >> 4) << 32 | 1ull << 62;
 }"""
 
+# An asynchronous product has written its registers only once it has been waited for, of which a compiler knows nothing:
+# without `settle` it may read them before.
+PRODUCTS_DONE = """\
+template <int N> __device__ inline void products_done() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
+}
+// The compiler takes the registers for written here, where products into them are done.
+template <int N> __device__ inline void settle(float (&acc)[N]) {
+  #pragma unroll
+  for (int n = 0; n < N; n++) asm volatile("" : "+f"(acc[n]) :: "memory");
+}"""
+
 # Synchronisation between the threads that fetch and those that multiply.
 BARRIER_HELPERS = """\
 struct __align__(64) TensorMap { address words[16]; };
@@ -67,7 +79,8 @@ def prelude(left: Side, right: Side, plan: DotPlan) -> list[str]:
     ranks = sorted({len(side.map.sizes) for side in (left, right)})
     exchange = exchange_helpers(plan.node.src[5])
     multiply = multiply_helper(plan.core, (left.is_summed_fast, right.is_summed_fast))
-    return [SHARED_ADDRESS, DESCRIBE, BARRIER_HELPERS, *(fetch_helper(rank) for rank in ranks), multiply, *exchange]
+    fetches = [fetch_helper(rank) for rank in ranks]
+    return [SHARED_ADDRESS, DESCRIBE, BARRIER_HELPERS, PRODUCTS_DONE, *fetches, multiply, *exchange]
 
 
 # The instruction leaves a thread 2 columns of each of 4 groups of 8; of 4 threads, each gets one group.
@@ -254,6 +267,7 @@ def multiply(plan: DotPlan) -> list[str]:
     return [
         "#pragma unroll",
         f"for (int n = 0; n < {plan.registers}; n++) acc[n] = 0.0f;",
+        "settle(acc);",
         "int previous = -1;",
         f"for (int step = 0; step < {plan.steps}; step++) {{",
         "  barrier_wait(full + 8 * stage, phase);",
@@ -262,12 +276,13 @@ def multiply(plan: DotPlan) -> list[str]:
         "  #pragma unroll",
         f"  for (int part = 0; part < {LINE_BYTES // STEP_BYTES}; part++) multiply(acc, {left}, {right});",
         '  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");',
-        '  asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");',
+        "  products_done<1>();",
         "  if (previous >= 0 && threadIdx.x % 128 == 0) barrier_arrive(empty + 8 * previous);",
         "  previous = stage;",
         f"  if (++stage == {plan.stages}) {{ stage = 0; phase ^= 1; }}",
         "}",
-        'asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");',
+        "products_done<0>();",
+        "settle(acc);",
         "if (threadIdx.x % 128 == 0) barrier_arrive(empty + 8 * previous);",
         *exchange_columns(plan.node.src[5], "spread", "threadIdx.x"),
     ]

@@ -95,15 +95,7 @@ template <int PLANE> __device__ inline float plain_number(const unsigned short* 
   n = swizzle<2>(n);
   return __uint_as_float((word)plane[n] << 16 | plane[n + PLANE]);
 }}
-__device__ inline bool is_finite(float x) {{ return fabsf(x) <= {3.4028234663852886e38}f; }}
-template <int N> __device__ inline void products_done() {{
-  asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
-}}
-// The compiler takes the registers for written here, where products into them are done.
-template <int N> __device__ inline void settle(float (&acc)[N]) {{
-  #pragma unroll
-  for (int n = 0; n < N; n++) asm volatile("" : "+f"(acc[n]) :: "memory");
-}}"""
+__device__ inline bool is_finite(float x) {{ return fabsf(x) <= {3.4028234663852886e38}f; }}"""
 
 
 def prelude(ring: TileRing, are_summed_fast: tuple[bool, bool]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen.c_style.expressions import Expression
+from tilewright.codegen.c_style.launch import Launch
 from tilewright.codegen.c_style.renderer import CStyleRenderer
 from tilewright.codegen.c_style.simt import SimtLanguage
 from tilewright.graph.ops import AddrSpace, Ops
@@ -35,6 +36,16 @@ class CudaLanguage(SimtLanguage):
             fields = [f"{pointer} p{p.slot}[{program.sections}];" for pointer, p in zip(pointers, program.params)]
             lines.append(f"struct Buffers {{ {' '.join(fields)} }};")
         return lines
+
+    def thread_bounds(self, program: Program, launch: Launch) -> list[str]:
+        """Where masks of loads depend on the thread: those of whole steps are then true, and what a row's passes load
+        again stays in registers."""
+        places = [node.src[0] for node in program.body if node.op is Ops.LOAD]
+        masks = [place.src[2] for place in places if len(place.src) > 2]
+        if not any(axis in mask.ranges for mask in masks for axis in program.local_ranges):
+            return []
+        sizes = zip((0, 1, 2), launch.group, strict=True)
+        return [f"__builtin_assume({self.thread_index(n)} < {size});" for n, size in sizes if size > 1]
 
     def section_arguments(self, program: Program, params: list[tuple[Param, str]]) -> list[str]:
         return ["const __grid_constant__ Buffers buffers"]

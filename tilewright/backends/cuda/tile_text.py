@@ -41,7 +41,8 @@ GROUP_HELPERS = (
 __device__ inline void stores_done() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ inline void products_start() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void products_sent() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-__device__ inline void products_done() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }"""
+"""
+    f"{dot_text.PRODUCTS_DONE}"
 )
 
 
@@ -85,6 +86,7 @@ def open_ring(ring: TileRing) -> list[str]:
         f"float acc[{ring.registers}];",
         "#pragma unroll",
         f"for (int n = 0; n < {ring.registers}; n++) acc[n] = 0.0f;",
+        *(["settle(acc);"] if is_warp_group_core(ring.core) else []),
         *(part_text.open_parts(ring) if ring.core.parts > 1 else []),
     ]
 
@@ -99,14 +101,14 @@ def multiply_once(ring: TileRing) -> list[str]:
         "stores_done();",
         "__syncthreads();",
         *_multiply_stage(ring, "shared_address(ring)"),
-        "end_step(shared_address(ring));" if ring.core.parts > 1 else "products_done();",
+        "end_step(shared_address(ring));" if ring.core.parts > 1 else "products_done<0>();",
         *_finish(ring),
     ]
 
 
 def _finish(ring: TileRing) -> list[str]:
     """What all sums need after the last step."""
-    return [*(part_text.finish(ring) if ring.core.parts > 1 else []), *_gather(ring)]
+    return [*(part_text.finish(ring) if ring.core.parts > 1 else ["settle(acc);"]), *_gather(ring)]
 
 
 def _gather(ring: TileRing) -> list[str]:
@@ -134,7 +136,7 @@ def multiply_steps(ring: TileRing) -> list[str]:
         "#pragma unroll 1",
         f"for (int step = 0; step < {ring.steps}; step++) {{",
         f"  copies_done<{ahead - 1}>();",
-        *(["  products_done();"] if is_async and ring.core.parts == 1 else []),
+        *(["  products_done<0>();"] if is_async and ring.core.parts == 1 else []),
         *(["  stores_done();"] if is_async else []),
         "  __syncthreads();",
         # A product on tensor cores runs while the next step is staged.
@@ -143,7 +145,7 @@ def multiply_steps(ring: TileRing) -> list[str]:
         f"  slot = slot == {ahead} ? 0 : slot + 1;",
         f"  next = next == {ahead} ? 0 : next + 1;",
         "}",
-        *(["products_done();"] if is_async and ring.core.parts == 1 else []),
+        *(["products_done<0>();"] if is_async and ring.core.parts == 1 else []),
         *(_finish(ring) if is_async else []),
     ]
 

@@ -3,7 +3,7 @@ The emulator computes every scalar op itself, so a program for this target is th
 
 from __future__ import annotations
 
-from tilewright.base.target import ATOMIC_DTYPES, Target
+from tilewright.base.target import ATOMIC_DTYPES, FLOAT_ATOMIC_DTYPES, Target
 from tilewright.graph.ops import ALL_OPS
 
 LOCAL_BYTES = 48 * 1024
@@ -21,5 +21,6 @@ def python_target() -> Target:
         max_local_bytes=LOCAL_BYTES,
         max_group_size=GROUP_SIZE,
         atomics=ATOMIC_DTYPES,
+        float_atomics=FLOAT_ATOMIC_DTYPES,
         native_ops=frozenset(op.name for op in ALL_OPS if op.is_elementwise) | {"SATURATING_CAST"},
     )

@@ -2,7 +2,7 @@
 
 It differs from C in four ways. Integers narrower than a word are in words and are truncated to their width when they
 may have left it; one of 64 bits is a vector of two words, which is converted here and computed with in
-codegen/wide_integers.py. There is no infinity or NaN to write. And a compiler may compute with floats as if they were
+codegen/emulation/. There is no infinity or NaN to write. And a compiler may compute with floats as if they were
 real numbers: it turns (x + c) - c into x, and x * 0 into 0, so that NaN, signed zeros and roundings are lost. `exact`
 prevents it: the bits of a value are XORed with a zero that is loaded from a buffer, which the compiler does not
 know."""

@@ -1,6 +1,6 @@
 """Accumulators of 64-bit integers where those are pairs of words. In: the op that a reduction folds with, and a
 language. Out: the lines inside a function of two operands `a` and `b`. The arithmetic is that of
-codegen/wide_integers.py."""
+codegen/emulation/wide_integers.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tilewright.base.dtype import DType
 from tilewright.codegen.c_style.expressions import Expression
 from tilewright.codegen.c_style.language import Language
-from tilewright.codegen.wide_integers import combine_words
+from tilewright.codegen.emulation.wide_integers import combine_words
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp

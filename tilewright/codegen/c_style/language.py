@@ -171,6 +171,10 @@ class Language:
         """The number of the thread in its work-group along x, y or z."""
         raise InternalError(f"{type(self).__name__} has no work-groups")
 
+    def thread_bounds(self, program: Program, launch: Launch) -> list[str]:
+        """Lines that tell the compiler how many threads a work-group has, where it does not know."""
+        return []
+
     def launch_number(self, dtype: DType, text: str) -> str:
         """An expression of these numbers as the value of an axis."""
         return text

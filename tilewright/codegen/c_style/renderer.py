@@ -152,6 +152,8 @@ class CStyleRenderer:
 
     def open_group(self) -> None:
         launch = self.launch
+        for line in self.language.thread_bounds(self.program, launch):
+            self.emitter.line(line)
         group = [self.language.thread_index(dimension) for dimension in range(3)]
         self._open_axes(launch.group_places, launch.group, group, "thread")
 

@@ -90,7 +90,7 @@ class SimtLanguage(Language):
         return Expression(f"{name}({value.text})")
 
     def atomic(self, op: Op, dtype: DType, pointer: Expression, value: Expression) -> str:
-        if op is Ops.ADD:  # on the bits: there is none for signed 64-bit integers
+        if op is Ops.ADD and dtype.is_int:  # on the bits: there is none for signed 64-bit integers
             dtype = dtypes.uint32 if dtype.itemsize == 4 else dtypes.uint64
         kind = {dtypes.int64: "long long", dtypes.uint64: "unsigned long long"}.get(dtype) or self.type_name(dtype)
         name = f"atomic{op.name.capitalize()}"

@@ -27,7 +27,7 @@ from tilewright.graph.walk import consumers, toposort
 from tilewright.kernel.optimise import opt_quota
 from tilewright.runtime.device import open_driver
 from tilewright.schedule.pipeline import fuse_quota
-from tilewright.schedule.prepare import prepare_graph, storage_node
+from tilewright.schedule.preparation.prepare import prepare_graph, storage_node
 
 MANY = 1 << 30
 

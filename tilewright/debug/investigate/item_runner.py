@@ -24,9 +24,9 @@ from tilewright.graph.sizes import fixed_graph
 from tilewright.graph.text.repro import Repro, inputs_of
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
-from tilewright.schedule.indexing import flatten_index
+from tilewright.schedule.fusion.indexing import flatten_index
+from tilewright.schedule.fusion.uses import loops_over
 from tilewright.schedule.pipeline import Scheduling
-from tilewright.schedule.uses import loops_over
 
 UNDEFINED = 0xFF  # a byte: four of them are a NaN
 MAX_POSITIONS = 1 << 20  # of one access that are looked at

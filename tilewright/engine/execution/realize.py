@@ -56,7 +56,7 @@ from tilewright.runtime.device import is_file_device, open_driver
 
 if TYPE_CHECKING:
     from tilewright.engine.execution.checks import Failure
-    from tilewright.schedule.shard import Division
+    from tilewright.schedule.sharding.shard import Division
 
 # Held from binding a graph until its results are recorded on their nodes, and while a replay overwrites memory.
 running = held_lock(0)

@@ -30,7 +30,7 @@ _contents_of = attrgetter("cell_contents")
 _MISSINGS = repeat(MISSING)
 _dtypes = vars(dtypes)  # its attributes, read in a third of the time that reading them from the class takes
 # Options that change what a recorded call would have launched, besides those that a plan is made for.
-_OPTIONS = ("JIT", "DEVICE", "ALLOW_BF16X6", "ALLOW_TF32", "FLUSH_DENORMALS")
+_OPTIONS = ("JIT", "DEVICE", "ALLOW_BF16X6", "ALLOW_FLOAT_ATOMICS", "ALLOW_TF32", "FLUSH_DENORMALS")
 _options_of = attrgetter(*_OPTIONS)
 MAX_UNROLLED = 16  # guards of one kind that are compared one by one in generated code; more are compared by `map`
 Namer = Callable[[Any], str]

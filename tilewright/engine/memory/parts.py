@@ -14,7 +14,7 @@ from tilewright.graph.sizes import rebound
 from tilewright.graph.uop import UOp
 
 if TYPE_CHECKING:
-    from tilewright.schedule.shard import Division
+    from tilewright.schedule.sharding.shard import Division
 
 divisions: RecentTable[tuple[UOp, ...], tuple[Division, ...]] = RecentTable()
 
@@ -23,7 +23,7 @@ def divide_outputs(outputs: tuple[UOp, ...]) -> tuple[Division, ...]:
     """The parts of each output; memoised by graph."""
     found = divisions.get(outputs)
     if found is None:
-        from tilewright.schedule.shard import divide_graph  # most programs use one device
+        from tilewright.schedule.sharding.shard import divide_graph  # most programs use one device
 
         found = divide_graph(outputs)
         divisions[outputs] = found
@@ -108,7 +108,7 @@ def layout_of(node: UOp) -> tuple[int | None, tuple[int, ...]]:
         node = held  # it is divided already
     parts, arg = node.src, node.arg
     if node.op is not Ops.MULTI:
-        from tilewright.schedule.shard import divide_graph
+        from tilewright.schedule.sharding.shard import divide_graph
 
         ((parts, arg),) = divide_graph((node,))
     axis = None if arg is None else arg.axis

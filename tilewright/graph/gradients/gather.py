@@ -12,6 +12,7 @@ import math
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.records import NamedTuple
 from tilewright.graph import build
+from tilewright.graph.build import counting_axis
 from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Shape
@@ -58,16 +59,6 @@ def stored_if_large(total: UOp, comparisons: int) -> UOp:
 
 
 # ---------------------------------------------------------------- axes
-
-
-def counting_axis(index: UOp) -> int | None:
-    """The axis along which an index tensor counts 0, 1, 2, ... while it is the same along all others, or None."""
-    node = index
-    while node.op is Ops.EXPAND or (node.op is Ops.CAST and node.dtype.is_int and node.src[0].vmax <= node.dtype.max):
-        node = node.src[0]
-    counted = node.src[0] if node.op is Ops.RESHAPE else node
-    axes = [axis for axis, size in enumerate(node.shape) if size != 1]
-    return axes[0] if counted.op is Ops.IOTA and len(axes) == 1 else None
 
 
 def find_layout(shape: Shape, indices: list[UOp]) -> Layout:

@@ -228,7 +228,10 @@ def _reduce(node: UOp, upstream: UOp) -> Gradients:
     if op is Ops.MUL:
         return (_multiply(spread, exclusive_products(source, axes)),)
     # The gradient goes to every element that is the extreme, in equal shares. A short float may not hold their number.
-    is_extreme = build.alu(Ops.CMPEQ, source, build.expand(node, source.shape))
+    # The extreme is taken from what it is compared with: the result may be in memory already, and a source that is not
+    # is computed again, by a kernel that may round it differently.
+    extreme = build.reduce_axis(op, marks.detach(source), axes)
+    is_extreme = build.alu(Ops.CMPEQ, source, build.expand(extreme, source.shape))
     one = build.const(dtypes.float32 if source.dtype.bits < 32 else source.dtype, 1)
     count = total(build.where(is_extreme, one, _zero(one)), axes)
     share = build.cast(build.alu(Ops.FDIV, build.cast(upstream, count.dtype), count), upstream.dtype)

@@ -1,1 +1,1 @@
-"""Nodes of kernels: the language for custom kernels, kernels written in it, threads, tiles and levels of sums."""
+"""Kernels as nodes. Here: custom kernels, constructors, and facts of any kernel; in the folders: whole kernels."""

@@ -56,14 +56,23 @@ def usable_dtypes(factor: UOp) -> list[DType]:
     return [factor.dtype, other]
 
 
-def find_dots(left: DType, right: DType, total: DType, target: Target) -> list[DotFit]:
-    """The instruction of the target for products of two dtypes: of those with the most terms, the first that needs no
-    offset, else the first."""
-    found = [fits for each in target.dot_products if (fits := _fits(each, (left, right), total))]
-    return min(found, key=lambda fits: (-fits[0].instruction.terms, fits[0].offset is not None), default=[])
+def find_dots(
+    left: DType, right: DType, total: DType, target: Target, greatest: tuple[int, int] | None = None, terms: int = 0
+) -> list[DotFit]:
+    """The instruction of the target for products of two dtypes: of those with the fewest instructions for each term,
+    the first that needs no offset, else the first. `greatest` are the greatest values of the factors, where less than
+    those of their dtypes is known; `terms` are those of a lane, where only such instructions will do."""
+    if not (left.is_int and right.is_int):
+        return []
+    limits = greatest or (int(left.max), int(right.max))
+    usable = [each for each in target.dot_products if terms in (0, each.terms)]
+    found = [fits for each in usable if (fits := _fits(each, (left, right), total, limits))]
+    return min(found, key=lambda fits: (fits[0].instruction.effort, fits[0].offset is not None), default=[])
 
 
-def _fits(instruction: DotProduct, factors: tuple[DType, DType], total: DType) -> list[DotFit]:
+def _fits(
+    instruction: DotProduct, factors: tuple[DType, DType], total: DType, greatest: tuple[int, int]
+) -> list[DotFit]:
     if not total.is_int or total.bits != instruction.total.bits:
         return []
     fits = []
@@ -72,6 +81,9 @@ def _fits(instruction: DotProduct, factors: tuple[DType, DType], total: DType) -
         if not all(have.is_int and (have.bits == want.bits or is_widened(have, want)) for have, want in sides):
             continue
         offsets = [number for number, (have, want) in zip(order, sides) if have.bits == want.bits and have is not want]
+        limit = instruction.max_left
+        if limit is not None and (greatest[order[0]] > limit or order[0] in offsets):
+            continue
         if len(offsets) < 2:
             fits.append(DotFit(instruction, order, offsets[0] if offsets else None))
     return sorted(fits, key=lambda fit: fit.offset is not None)

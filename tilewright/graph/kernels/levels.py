@@ -1,6 +1,6 @@
 """Levels of a long sum. In: the loops of a reduction, outermost first, and its summand. Out: the loops, split and
 divided into levels, so that no accumulator of a level adds more than a fixed number of terms; None where the loops are
-short enough. `codegen/cascade.py` gives each level an accumulator, SPILL gives it memory.
+short enough. `codegen/loops/cascade.py` gives each level an accumulator, SPILL gives it memory.
 
 A single accumulator rounds at each term, to the precision of the whole sum, and its error grows with the number of
 terms. With one accumulator per block and a sum of the blocks, the error grows with the terms of a block times the

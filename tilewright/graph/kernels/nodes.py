@@ -1,5 +1,5 @@
 """Constructors for the kernels of this folder: ranges, memory and its versions, effects. In: sizes, ids of ranges and
-slots. Out: nodes. `sorting.py`, `scanning.py` and others build kernels with them."""
+slots. Out: nodes. `sorting/`, `scans/` and others build kernels with them."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ Out: what is wrong with it, in words, or None. The table at the end has a line p
 from __future__ import annotations
 
 from tilewright.base.dtype import dtypes
-from tilewright.base.target import ATOMIC_DTYPES
+from tilewright.base.target import ATOMIC_DTYPES, FLOAT_ATOMIC_DTYPES
 from tilewright.graph.ops import ATOMICS, REDUCTIONS, Axis, AxisType, DotArg, Ops, TileDotArg
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.sizes import is_int_tuple
@@ -54,7 +54,8 @@ def check_store(node: UOp) -> Complaint:
         return f"stores to {target.op.name}, not to an INDEX"
     if value.dtype is not target.dtype:
         return f"stores {value.dtype.name} into a buffer of {target.dtype.name}"
-    if node.arg is not None and not (node.arg in ATOMICS and value.dtype in ATOMIC_DTYPES):
+    combined = ATOMIC_DTYPES | (FLOAT_ATOMIC_DTYPES if node.arg is Ops.ADD else frozenset())
+    if node.arg is not None and not (node.arg in ATOMICS and value.dtype in combined):
         return f"cannot update {value.dtype.name} atomically by {node.arg!r}"
     return None
 

@@ -184,6 +184,15 @@ def check_accumulators_are_read_by_combine(program: Program) -> Fault | None:
     return None
 
 
+def check_atomic_updates(program: Program) -> Fault | None:
+    for node in program.body:
+        if node.op is Ops.STORE and node.arg is not None:
+            dtype = node.src[1].dtype
+            if not program.target.updates(node.arg.name, dtype):
+                return node, f"updates {dtype.name} by {node.arg.name} atomically, which {program.target.name} cannot"
+    return None
+
+
 PROGRAM_RULES: tuple[ProgramRule, ...] = (
     ProgramRule("body-nodes", check_body_nodes),
     ProgramRule("sources-first", check_order),
@@ -193,4 +202,5 @@ PROGRAM_RULES: tuple[ProgramRule, ...] = (
     ProgramRule("params-declared", check_params),
     ProgramRule("acc-read-by-combine", check_accumulators_are_read_by_combine),
     ProgramRule("accumulate-then-combine", check_accumulators),
+    ProgramRule("atomic-updates", check_atomic_updates),
 )

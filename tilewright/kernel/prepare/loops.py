@@ -10,7 +10,7 @@ from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import exchange_axes, exchange_axis, named_ranges, size_of
 from tilewright.kernel.axes import KernelView, is_counted, make_range, stride, view_kernel
-from tilewright.kernel.transforms.pad import mask_axis
+from tilewright.kernel.masks import mask_axis
 
 # A loop that a divisor does not divide is padded to whole blocks where it has at least this many.
 MIN_BLOCKS = 4

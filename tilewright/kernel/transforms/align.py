@@ -18,8 +18,8 @@ from tilewright.graph.uop import UOp, index_const
 from tilewright.graph.walk import exchange_axis, size_of, toposort
 from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.axes import KernelView, is_counted, make_range, stride
+from tilewright.kernel.masks import mask_axis
 from tilewright.kernel.transforms.common import Transform
-from tilewright.kernel.transforms.pad import mask_axis
 
 
 def check_align(view: KernelView, axis: UOp, multiple: int) -> str | None:

@@ -145,11 +145,14 @@ class _SpilledReduction:
 
 def _layout(view: KernelView, reduction: UOp, moved: list[UOp]) -> tuple[dict[UOp, int], int]:
     """The stride of each axis in the accumulators' memory, and their number. Tiles are innermost; of these, the tile
-    that most of the kernel's accesses walk with stride 1 has stride 1 here too."""
+    that most operands of the reduction walk with stride 1 has stride 1 here too, before one that only the parameters
+    of what follows walk."""
+    summed = frozenset(reduction.src[1:])
 
-    def order(tile: UOp) -> tuple[bool, int, tuple[int, ...]]:
-        walking = sum(stride(access, tile) == 1 for access in view.accesses)
-        return tile.arg.kind is not AxisType.UPCAST, -walking, tile.arg.id
+    def order(tile: UOp) -> tuple[bool, int, int, tuple[int, ...]]:
+        walking = [access for access in view.accesses if stride(access, tile) == 1]
+        operands = sum(bool(access.ranges & summed) for access in walking)
+        return tile.arg.kind is not AxisType.UPCAST, -operands, -len(walking), tile.arg.id
 
     tiles = [each for each in reduction.ranges if each.arg.kind.is_tile]
     steps, size = {}, 1

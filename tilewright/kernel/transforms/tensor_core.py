@@ -20,8 +20,8 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import exchange_axis, size_of, substitute
 from tilewright.kernel.analysis.contraction import Contraction, match_contraction
 from tilewright.kernel.axes import KernelView, make_range
+from tilewright.kernel.masks import mask_axis
 from tilewright.kernel.transforms.common import Transform
-from tilewright.kernel.transforms.pad import mask_axis
 from tilewright.kernel.transforms.tile_dot import apply_tiles, index_in_tile, laid_out, plan_tiles
 
 # The copy engine moves at least 16 bytes, at addresses that are multiples of 16 bytes.

@@ -28,7 +28,7 @@ from tilewright.graph.uop import UOp, const, index_const
 from tilewright.graph.walk import exchange_axis, map_graph, size_of, substitute
 from tilewright.kernel.analysis.contraction import Contraction, Operand, count
 from tilewright.kernel.axes import KernelView, add_range, make_range
-from tilewright.kernel.transforms.pad import mask_axis, masked_index
+from tilewright.kernel.masks import mask_axis, masked_index
 
 # Bytes of a vector that one thread copies.
 VECTOR_BYTES = 16

@@ -9,14 +9,14 @@ from typing import Any
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import UnsupportedError
 from tilewright.base.records import replace
-from tilewright.llm.config import MAX_HEAD_SIZE, MAX_ROPE_BASE, Config, Experts, Latent, Rope
 from tilewright.llm.files.facts import Facts
 from tilewright.llm.files.loaded import LoadedModel
-from tilewright.llm.model import Transformer
+from tilewright.llm.network.config import MAX_HEAD_SIZE, MAX_ROPE_BASE, Config, Experts, Latent, Rope
+from tilewright.llm.network.model import Transformer
+from tilewright.llm.network.rope_scaling import linear_factors, yarn_factors, yarn_magnitude
+from tilewright.llm.network.weights import Weights
 from tilewright.llm.quantised.types import TYPES
 from tilewright.llm.quantised.weight import QuantisedWeight
-from tilewright.llm.rope_scaling import linear_factors, yarn_factors, yarn_magnitude
-from tilewright.llm.weights import Weights
 from tilewright.nn.formats.gguf_file import GgufFile, GgufTensor, open_parts, plain_tensor
 from tilewright.nn.formats.gguf_header import DEFAULT_ALIGNMENT
 from tilewright.nn.formats.mapped import Path, damaged, tensor_at

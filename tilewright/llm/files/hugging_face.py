@@ -13,9 +13,9 @@ from tilewright.base.errors import UnsupportedError
 from tilewright.llm.files.facts import Facts
 from tilewright.llm.files.hugging_face_config import FAMILIES, make_config
 from tilewright.llm.files.loaded import LoadedModel
-from tilewright.llm.model import Transformer
+from tilewright.llm.network.model import Transformer
+from tilewright.llm.network.weights import Weights
 from tilewright.llm.quantised.weight import QuantisedWeight
-from tilewright.llm.weights import Weights
 from tilewright.nn.formats.mapped import read_json
 from tilewright.nn.formats.safetensors_file import safe_load
 from tilewright.tensor.tensor import Tensor

@@ -7,9 +7,9 @@ import math
 from typing import Any
 
 from tilewright.base.errors import UnsupportedError
-from tilewright.llm.config import MAX_HEAD_SIZE, MAX_LAYERS, MAX_ROPE_BASE, Config, Experts, Latent, Rope
 from tilewright.llm.files.facts import Facts
-from tilewright.llm.rope_scaling import linear_factors, llama3_factors, yarn_factors, yarn_magnitude
+from tilewright.llm.network.config import MAX_HEAD_SIZE, MAX_LAYERS, MAX_ROPE_BASE, Config, Experts, Latent, Rope
+from tilewright.llm.network.rope_scaling import linear_factors, llama3_factors, yarn_factors, yarn_magnitude
 
 # By `model_type`. `experts` says how its router works; `latent` that attention is latent.
 FAMILIES: dict[str, dict[str, Any]] = {

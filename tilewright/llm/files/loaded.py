@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.base.records import record
-from tilewright.llm.config import Config
-from tilewright.llm.model import Transformer
+from tilewright.llm.network.config import Config
+from tilewright.llm.network.model import Transformer
 
 
 @record

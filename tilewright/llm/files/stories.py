@@ -6,11 +6,11 @@ from __future__ import annotations
 import struct
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.llm.config import Config, Rope
 from tilewright.llm.files.loaded import LoadedModel
-from tilewright.llm.model import Transformer
+from tilewright.llm.network.config import Config, Rope
+from tilewright.llm.network.model import Transformer
+from tilewright.llm.network.weights import Weights
 from tilewright.llm.quantised.weight import QuantisedWeight
-from tilewright.llm.weights import Weights
 from tilewright.nn.formats.mapped import Path, bytes_of, damaged, tensor_at
 from tilewright.tensor.tensor import Tensor
 

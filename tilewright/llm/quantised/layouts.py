@@ -183,13 +183,12 @@ def _five_bits_k(join: Joined) -> Callable[[Bytes, UOp, UOp], UOp]:
 
 def _field_q6_k(block: Bytes, part: UOp, element: UOp) -> UOp:
     """16 parts of 16: in each half of the block 4 quarters of 2 parts; two quarters share a run of 32 nibbles, all
-    four a run of 32 bytes with two bits of each. Those of the last two quarters are masked where they belong, above the
-    nibble."""
+    four a run of 32 bytes with two bits of each, which are shifted to where they belong, above the nibble."""
     half_block, quarter, side = part // 8, part // 2 % 4, part % 2
     nibble = _shifted(block.packed(half_block * 64 + quarter % 2 * 32 + side * 16 + element), quarter // 2 * 4) & 15
     packed = block.packed(half_block * 32 + side * 16 + element + 128)
-    bits = _shifted(packed, quarter % 2 * 2) & (quarter // 2 * 45 + 3).cast(packed.dtype)
-    return nibble | (bits << (4 - quarter // 2 * 4).cast(packed.dtype))
+    raised = packed << ((1 - quarter // 2) * (4 - quarter % 2 * 2)).cast(packed.dtype)
+    return nibble | (_shifted(raised, quarter // 2 * (quarter % 2) * 2) & 48)
 
 
 _SCALE_Q6_K = Steps(lambda block: half(block, 208), lambda block, part: block(part + 192).bitcast(dtypes.int8))

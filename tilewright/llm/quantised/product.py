@@ -42,6 +42,9 @@ MAX_ROWS = 4  # of one token: each is a stream of its own
 PART_LANES = 8
 # Tokens below which lanes lie along the weights of a row.
 MIN_LANE_TOKENS = 8
+# Instructions for each term with which many tokens are multiplied faster as integers than as floats, two in a
+# multiplication and an addition of which many take one instruction. Few tokens wait for memory.
+MAX_EFFORT = 1.0
 # Vectors of tokens at a time, each an accumulator of integers and one of floats for every row.
 MAX_VECTORS = 4
 # Tokens that share weights whose rows are lanes. With more, lanes of tokens unpack weights for more of them at a time.
@@ -122,7 +125,12 @@ def has_kernel(kind: BlockType, blocks: Tensor, x: Tensor) -> bool:
         return False
     if 0 in x.shape or 0 in blocks.shape or not isinstance(x.device, str):
         return False
-    return any(each.terms == 4 for each in _target(x.device).dot_products)
+    # Signed fields get an offset where an instruction takes unsigned ones, and are then not below 128.
+    is_signed = LAYOUTS[kind.name].minimum is None
+    dots = [each for each in _target(x.device).dot_products if each.terms == 4]
+    efforts = [each.effort for each in dots if each.max_left is None or not is_signed]
+    is_few = math.prod(x.shape[:-1]) < MIN_LANE_TOKENS
+    return bool(efforts) and (is_few or min(efforts) <= MAX_EFFORT)
 
 
 def runs_in_warps(kind: BlockType, blocks: Tensor, x: Tensor) -> bool:

@@ -1,8 +1,8 @@
 """The interface between the server and a language model. In: a prompt as text, messages or tokens. Out: tokens, then
 text.
 
-The server is written against these protocols; `llm/generator.py`, `llm/text.py` and the tokenizer satisfy them through
-`Served` below."""
+The server is written against these protocols; `llm/generator.py`, `llm/tokens/text.py` and the tokenizer satisfy them
+through `Served` below."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.llm.chat_model import ChatModel, open_model
 from tilewright.llm.generator import Request
 from tilewright.llm.sampling import Sampling
 from tilewright.llm.slots import PIECES
-from tilewright.llm.text import TokenStream
+from tilewright.llm.tokens.text import TokenStream
 
 # A jitted call is recorded twice before it is replayed, and a step may go to another one.
 WARM_CALLS = 4

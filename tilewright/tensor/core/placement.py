@@ -1,6 +1,6 @@
 """Assignment, and the devices a tensor is on. In: a tensor, and values, a dtype or devices. Out: the tensor with new
 values, its bits as another dtype, a copy on another device, or a copy or a part on each of several. A sharded tensor is
-used like any other: `schedule/shard.py` divides what is computed from it. docs/sharding.md shows what is moved when."""
+used like any other: `schedule/sharding/` divides what is computed from it. docs/sharding.md shows what moves when."""
 
 from __future__ import annotations
 

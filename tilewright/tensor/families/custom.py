@@ -1,6 +1,6 @@
 """Custom kernels. In: tensors and a function that builds a kernel over them. Out: new tensors with the kernel's
 results, lazy like any others: they are scheduled, differentiated and jitted with the rest of the graph. The language of
-kernels is in `graph/kernels/language.py`; docs/custom_kernels.md shows it."""
+kernels is in `graph/kernels/language/language.py`; docs/custom_kernels.md shows it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.base.records import record, replace
 from tilewright.engine.memory.parts import layout_of
 from tilewright.graph import build
 from tilewright.graph.kernels.custom import CustomKernel, arguments_used, check_kernel, output_node
-from tilewright.graph.kernels.language import make_argument
+from tilewright.graph.kernels.language.language import make_argument
 from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.slices import bounds_of, slice_axis

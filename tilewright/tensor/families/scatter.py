@@ -1,12 +1,13 @@
 """Scatters and selection by mask. In: a tensor, an index or a mask. Out: a tensor with values stored or added at the
-indices; or the elements where a mask is true. Each element of the result combines its values in their order, so the
-result is deterministic on every device."""
+indices; or the elements where a mask is true. Results have the same bits in every run on every device, unless
+ALLOW_FLOAT_ATOMICS lets float sums be added in any order."""
 
 from __future__ import annotations
 
 import math
 from typing import Self
 
+from tilewright.base.config import options
 from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.base.errors import DTypeError, IndexingError, ShapeError
 from tilewright.graph import build, marks
@@ -74,9 +75,9 @@ class ScatterMixin(Family):
         is_begun = include_self and reduce != "mean" and self._begins_outputs(wide)
         combined = _combined(op, match, build.expand(offered, match.shape), axis, is_stored=not is_begun)
         if is_begun:
-            node = stored_if_large(_with_own(op, combined, own), math.prod(match.shape))
+            node = stored_if_large(with_own(op, combined, own), math.prod(match.shape))
         elif include_self and reduce != "mean":
-            node = _with_own(op, combined, own)
+            node = with_own(op, combined, own)
         else:
             count = _combined(Ops.ADD, match, build.const(dtypes.int32, 1, match.shape), axis)
             if include_self:
@@ -93,6 +94,12 @@ class ScatterMixin(Family):
             return False
         target = open_driver(self.device).target
         return target.has_threads and not target.has_local
+
+    def _adds_atomically(self) -> bool:
+        """Whether terms may be added to a copy of this tensor in any order."""
+        if not options.ALLOW_FLOAT_ATOMICS or not isinstance(self.device, str):
+            return False
+        return self.dtype in open_driver(self.device).target.float_atomics
 
     def _scattered(self, name: str, dim: int, index: Self, src: Self | Scalar) -> tuple[int, Self]:
         """The axis, and the values as a tensor of the index's shape."""
@@ -190,7 +197,7 @@ def _combined(op: Op, match: UOp, offered: UOp, axis: int, is_stored: bool = Tru
     return stored_if_large(whole, math.prod(match.shape)) if is_stored else whole
 
 
-def _with_own(op: Op, combined: UOp, own: UOp) -> UOp:
+def with_own(op: Op, combined: UOp, own: UOp) -> UOp:
     """The tensor plus the sums; where a sum is 0 the tensor's element is kept, so that -0.0 stays -0.0."""
     whole = build.alu(op, own, combined)
     if op is not Ops.ADD or not own.dtype.is_float:

@@ -9,11 +9,12 @@ from tilewright.base.dtype import Scalar, dtypes, to_dtype
 from tilewright.base.errors import DTypeError, IndexingError, ShapeError
 from tilewright.graph import build
 from tilewright.graph.gradients.gather import gather_gradient
+from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core import nodes
 from tilewright.tensor.core.base import TensorBase, check_devices
 from tilewright.tensor.core.checks import Axes, broadcast_shape, check_axes, check_axis, check_axis_of_some, check_whole
-from tilewright.tensor.families.scatter import ScatterMixin
+from tilewright.tensor.families.scatter import ScatterMixin, with_own
 from tilewright.tensor.primitives.index_nodes import checked_index
 from tilewright.tensor.primitives.reduce import accumulate_dtype
 
@@ -75,6 +76,8 @@ class SelectingMixin(ScatterMixin):
         if self._begins_outputs(accumulate_dtype(self.dtype)):
             # The kernel of the sums starts from a copy of this tensor.
             return self._new(build.contiguous(self.uop + nodes.without_storing(added)), scaled)
+        if self._adds_atomically():
+            return self._new(with_own(Ops.ADD, added, self.uop), scaled)
         return self + self._new(added, scaled)
 
     def index_copy(self, dim: int, index: Self, source: Self) -> Self:

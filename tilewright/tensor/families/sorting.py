@@ -1,6 +1,6 @@
 """Sorting, and sampling by weight. In: a tensor and an axis. Out: the sorted elements and their source indices.
 Elements are compared by integer keys, which order all dtypes alike: NaN is last, and sorting is stable. CPUs sort rows
-by digits (graph/kernels/serial_sort.py), and so do devices with work-groups (graph/kernels/radix.py). Elsewhere, and in
+by digits (serial_sort.py of graph/kernels/sorting), and so do devices with work-groups (radix.py). Elsewhere, and in
 short rows, blocks are sorted by rank, the number of smaller elements; sorted blocks are merged in pairs: one position
 in eight of the result finds its element by bisection, the others follow from it. So n elements take about n*(block +
 log(n)) steps, without waiting for the host."""
@@ -151,12 +151,12 @@ def order_on(device: Devices, keys: UOp) -> UOp:
         return order_of_last_axis(keys)
     rows = (math.prod(keys.shape[:-1]), keys.shape[-1])
     if target.has_threads and is_sorted_by_digits(rows[1], keys.dtype.itemsize):
-        from tilewright.graph.kernels.serial_sort import order_of_rows  # many programs do not sort
+        from tilewright.graph.kernels.sorting.serial_sort import order_of_rows  # many programs do not sort
 
         return build.reshape(order_of_rows(build.contiguous(build.reshape(keys, rows))), keys.shape)
     if target.warp_size == 1 or keys.dtype not in target.native or keys.shape[-1] == 1:
         return order_of_last_axis(keys)
-    from tilewright.graph.kernels.radix import sorted_rows  # only used on GPUs: imported late
+    from tilewright.graph.kernels.sorting.radix import sorted_rows  # only used on GPUs: imported late
 
     places, _ = sorted_rows(build.contiguous(build.reshape(keys, rows)), target)
     return build.reshape(places, keys.shape)

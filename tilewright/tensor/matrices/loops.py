@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.base.records import NamedTuple
-from tilewright.graph.kernels import running
+from tilewright.graph.kernels.scans import running
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp, const
 

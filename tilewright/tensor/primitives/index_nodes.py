@@ -222,7 +222,7 @@ def counted_positions(mask: UOp, device: Devices) -> UOp | None:
     if isinstance(device, str) and not is_symbolic(mask.shape) and MIN_SERIAL <= size < dtypes.int32.max:
         target = open_driver(device).target
         if target.has_threads and not target.has_local:
-            from tilewright.graph.kernels.positions import positions  # imported where needed: imports stay short
+            from tilewright.graph.kernels.scans.positions import positions  # imported where needed: imports stay short
 
             return positions(build.contiguous(mask))
     return None

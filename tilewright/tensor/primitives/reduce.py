@@ -286,7 +286,7 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
         target = open_driver(self.device).target if isinstance(self.device, str) else None
         if target is None or target.warp_size == 1 or dtype not in target.native:
             return 0
-        from tilewright.graph.kernels.scanning import longest_row  # only used on GPUs: imported late
+        from tilewright.graph.kernels.scans.scanning import longest_row  # only used on GPUs: imported late
 
         return longest_row(dtype, target.max_local_bytes, target.max_group_size)
 

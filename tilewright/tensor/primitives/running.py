@@ -1,5 +1,5 @@
 """Scans by serial loops: of CPU cores, or of one GPU thread for each column. In: a tensor's node, an axis, the device.
-Out: calls of the kernels of `graph/kernels/running.py` and `columns.py` with their gradients; None for a GPU with too
+Out: calls of kernels of `graph/kernels/scans` (running.py, columns.py) with their gradients; None for a GPU with too
 few columns, and for an axis so short that a masked reduction, which fuses with its neighbours, takes less time."""
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def running_along(node: UOp, op: Op, axis: int, dtype: DType, wide: DType, devic
 
 def running_by_groups(rows: UOp, op: Op, longest: int, wide: DType, dtype: DType) -> UOp:
     """The cumulative sum or product of each row by work-groups, none of which holds more than `longest` elements."""
-    from tilewright.graph.kernels.scanning import running_sums, scanned_rows  # only used on GPUs: imported late
+    from tilewright.graph.kernels.scans.scanning import running_sums, scanned_rows  # only used on GPUs: imported late
 
     if op is Ops.ADD:
         return running_sums(rows, longest, wide, dtype)
@@ -67,13 +67,13 @@ def extremes_along(node: UOp, op: Op, axis: int, device: Devices) -> tuple[UOp, 
     if target.has_local:
         if _parts(rows.shape, target) > 1:
             return None
-        from tilewright.graph.kernels.columns import extreme_columns  # imported where needed: imports stay short
+        from tilewright.graph.kernels.scans.columns import extreme_columns  # imported where needed: imports stay short
 
         values, _ = extreme_columns(rows, op, target.held_in(node.dtype))
     else:
         if node.dtype not in target.native:
             return None
-        from tilewright.graph.kernels.running import running_extremes
+        from tilewright.graph.kernels.scans.running import running_extremes
 
         values, _ = running_extremes(rows, op)
     values = values.replace(arg=values.arg._replace(gradient=ExtremeGradient()))
@@ -114,11 +114,11 @@ def _running(
     rows: UOp, op: Op, carrier: DType, dtype: DType, gradient: SumGradient | ProductGradient, is_backwards: bool = False
 ) -> UOp:
     if gradient.parts:
-        from tilewright.graph.kernels.columns import running_columns
+        from tilewright.graph.kernels.scans.columns import running_columns
 
         made = running_columns(rows, op, carrier, dtype, gradient.parts, is_backwards)
     else:
-        from tilewright.graph.kernels.running import running
+        from tilewright.graph.kernels.scans.running import running
 
         made = running(rows, op, carrier, dtype, is_backwards)
     return made.replace(arg=made.arg._replace(gradient=gradient))

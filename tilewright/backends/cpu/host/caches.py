@@ -31,7 +31,7 @@ _MAY_BE_ZERO = ("prefetch_bytes",)
 # By instruction set, where prefetching differs from Target's. Measured on a Neoverse N1: prefetch instructions make one
 # stream a few percent faster, and two by half slower (bench/prefetch.py); 16 streams take four times as long for each
 # byte as 8; sums of rows take 20 GB/s in one or two streams, and 15 in four.
-_PREFETCHING = {"aarch64": {"prefetched_streams": 1, "prefetch_streams": 8, "memory_streams": 2}}
+PREFETCHING = {"aarch64": {"prefetched_streams": 1, "prefetch_streams": 8, "memory_streams": 2}}
 _SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 # For a machine that reports no caches.
 _DEFAULTS: dict[str, int] = {name: getattr(Target("defaults"), name) for name in NAMES}
@@ -52,7 +52,7 @@ class Cache(NamedTuple):
 def memory_facts(stated: str = "") -> dict[str, Any]:
     """The facts of this machine by the names of `Target`'s fields; those that `stated` gives are taken from there."""
     caches = {"darwin": _darwin_caches, "win32": _windows_caches}.get(sys.platform, linux_caches)()
-    return facts_of(caches, mmap.PAGESIZE, usable_cores()) | _PREFETCHING.get(machine(), {}) | parse_facts(stated)
+    return facts_of(caches, mmap.PAGESIZE, usable_cores()) | PREFETCHING.get(machine(), {}) | parse_facts(stated)
 
 
 def facts_of(caches: list[Cache], page_bytes: int, cores: int) -> dict[str, int]:

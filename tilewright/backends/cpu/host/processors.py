@@ -13,8 +13,12 @@ from tilewright.base.records import NamedTuple
 from tilewright.base.target import DotProduct
 
 # Part of every 64-bit x86; LLVM fuses it with the addition that follows where the processor has that instruction.
-_PAIRS_OF_WORDS = DotProduct("pmaddwd", dtypes.int16, dtypes.int16, dtypes.int32, 2)
+_PAIRS_OF_WORDS = DotProduct("pmaddwd", dtypes.int16, dtypes.int16, dtypes.int32, 2, count=2)
 _UNSIGNED_BY_SIGNED = DotProduct("vpdpbusd", dtypes.uint8, dtypes.int8, dtypes.int32, 4)
+# The same without VNNI. pmaddubsw saturates sums of two products at 16 bits, which those of 7 bits do not reach; other
+# bytes are widened to words in registers.
+_SMALL_BY_SIGNED = DotProduct("pmaddubsw", dtypes.uint8, dtypes.int8, dtypes.int32, 4, count=3, max_left=127)
+_BYTES_AS_WORDS = DotProduct("bytes as words", dtypes.uint8, dtypes.int8, dtypes.int32, 4, count=9)
 _ARM_DOT_PRODUCTS = {
     "asimddp": (
         DotProduct("sdot", dtypes.int8, dtypes.int8, dtypes.int32, 4),
@@ -81,7 +85,9 @@ class Processor(NamedTuple):
         if self.instruction_set != "x86_64" or ("avx512f" in self.flags and "avx512bw" not in self.flags):
             return ()
         has_bytes = ("avx512_vnni" if "avx512f" in self.flags else "avx_vnni") in self.flags
-        return (_UNSIGNED_BY_SIGNED, _PAIRS_OF_WORDS) if has_bytes else (_PAIRS_OF_WORDS,)
+        if has_bytes:
+            return _UNSIGNED_BY_SIGNED, _PAIRS_OF_WORDS
+        return (_SMALL_BY_SIGNED, _PAIRS_OF_WORDS, _BYTES_AS_WORDS) if "avx2" in self.flags else (_PAIRS_OF_WORDS,)
 
     def further_features(self) -> str:
         """Features for LLVM besides those that it detects."""

@@ -14,6 +14,7 @@ from tilewright.backends.cpu.rendering.grouped_values import Group, GroupedValue
 from tilewright.backends.cpu.rendering.instructions import constant, scalar_type, value_type
 from tilewright.backends.cpu.rendering.loads import Loads
 from tilewright.backends.cpu.rendering.shuffles import shuffle_mask
+from tilewright.base.dtype import dtypes
 from tilewright.base.records import NamedTuple
 from tilewright.codegen.tiles import Coordinates
 from tilewright.graph.kernels.dot_products import DotFit, find_dots, narrow_factors, usable_dtypes
@@ -23,13 +24,17 @@ from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import consumers, size_of
 
 # LLVM's intrinsics, by the number of 32-bit lanes.
+_PAIRS_OF_WORDS = {4: "llvm.x86.sse2.pmadd.wd", 8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}
 _NAMES = {
     "vpdpbusd": {lanes: f"llvm.x86.avx512.vpdpbusd.{32 * lanes}" for lanes in (4, 8, 16)},
-    "pmaddwd": {4: "llvm.x86.sse2.pmadd.wd", 8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"},
+    "pmaddubsw": {
+        4: "llvm.x86.ssse3.pmadd.ub.sw.128",
+        8: "llvm.x86.avx2.pmadd.ub.sw",
+        16: "llvm.x86.avx512.pmaddubs.w.512",
+    },
+    **dict.fromkeys(("pmaddwd", "bytes as words"), _PAIRS_OF_WORDS),
     **{name: {4: f"llvm.aarch64.neon.{name}.v4i32.v16i8"} for name in ("sdot", "udot", "usdot")},
 }
-# Instructions that return the sum of products without adding it to an accumulator.
-_ONLY_PRODUCTS = frozenset({"pmaddwd"})
 # Instructions whose second operand may be one group for all lanes, in any lane of a register.
 _BY_LANE = frozenset({"sdot", "udot", "usdot"})
 # The first coordinate of the accumulators of the corrections for an offset factor.
@@ -68,6 +73,10 @@ class DotProducts:
         self.members: dict[UOp, Group] = {}
         self.replaced: set[UOp] = set()  # nodes that nothing else uses
         body = memory.program.body if self.target.dot_products else ()
+        self.stored: dict[UOp, list[UOp]] = {}  # by the memory
+        for node in body:
+            if node.op is Ops.STORE:
+                self.stored.setdefault(memory_of(node.src[0]), []).append(node.src[1])
         for node in body:
             dot = self._match(node) if node.op is Ops.ACCUMULATE and node.arg is Ops.ADD else None
             # Every other sum of a factor takes it in the same groups.
@@ -89,25 +98,31 @@ class DotProducts:
         factors, lanes = narrow_factors(value), self.facts.vector_axis(acc)
         if factors is None or lanes is None:
             return None
-        for axis in self.facts.axes(value):
-            if axis.arg.kind is AxisType.UNROLL and axis not in self.facts.axes(acc):
-                dots = self._find_dots(factors, acc)
-                if not dots or dots[0].instruction.terms != size_of(axis):
-                    continue
-                if not _lanes_at_once(dots[0].instruction.name, size_of(lanes)):
-                    continue
-                group = Group(lanes, axis)
-                members = [self.grouped.members(factor, group) for factor in factors]
-                if members[0] and members[1]:
-                    return self._arrange(acc, factors, group, dots, frozenset([*members[0], *members[1]]))
+        summed = [axis for axis in self.facts.axes(value) if axis not in self.facts.axes(acc)]
+        found = [(dots, axis) for axis in summed if (dots := self._find_dots(factors, acc, axis, lanes))]
+        for dots, axis in sorted(found, key=lambda each: each[0][0].instruction.effort):
+            group = Group(lanes, axis)
+            members = [self.grouped.members(factor, group) for factor in factors]
+            if members[0] and members[1]:
+                return self._arrange(acc, factors, group, dots, frozenset([*members[0], *members[1]]))
         return None
 
-    def _find_dots(self, factors: tuple[UOp, UOp], acc: UOp) -> list[DotFit]:
-        """A factor whose values fit both the signed and the unsigned dtype may be either; a match without an offset is
-        preferred."""
+    def _find_dots(self, factors: tuple[UOp, UOp], acc: UOp, axis: UOp, lanes: UOp) -> list[DotFit]:
+        """A factor whose values fit both the signed and the unsigned dtype may be either; the fewest instructions are
+        preferred, and then a match without an offset."""
+        if axis.arg.kind is not AxisType.UNROLL:
+            return []
+        greatest = self._greatest(factors[0]), self._greatest(factors[1])
         pairs = itertools.product(usable_dtypes(factors[0]), usable_dtypes(factors[1]))
-        found = [dots for left, right in pairs if (dots := find_dots(left, right, acc.dtype, self.target))]
-        return min(found, key=lambda dots: (-dots[0].instruction.terms, dots[0].offset is not None), default=[])
+        matches = (find_dots(left, right, acc.dtype, self.target, greatest, size_of(axis)) for left, right in pairs)
+        found = [dots for dots in matches if dots and _lanes_at_once(dots[0].instruction.name, size_of(lanes))]
+        return min(found, key=lambda dots: (dots[0].instruction.count, dots[0].offset is not None), default=[])
+
+    def _greatest(self, factor: UOp) -> int:
+        """The greatest value of a factor. What is loaded from memory of the kernel is what was stored there."""
+        memory = memory_of(factor.src[0]) if factor.op is Ops.LOAD else factor
+        stored = self.stored.get(memory, []) if memory.op in (Ops.DEFINE_LOCAL, Ops.DEFINE_REG) else []
+        return max((int(each.vmax) for each in stored), default=int(factor.vmax))
 
     def _arrange(
         self, acc: UOp, factors: tuple[UOp, UOp], group: Group, dots: list[DotFit], members: frozenset[UOp]
@@ -267,10 +282,33 @@ class DotProducts:
         sums = value_type(dot.acc.dtype, lanes)
         kinds = [value_type(dtype, lanes * instruction.terms) for dtype in (instruction.left, instruction.right)]
         name, operands = _NAMES[instruction.name][lanes], ((kinds[0], left), (kinds[1], right))
-        if instruction.name not in _ONLY_PRODUCTS:
+        if instruction.name == "pmaddubsw":
+            words = value_type(dtypes.int16, 2 * lanes)
+            pairs = emitter.assign(emitter.call(name, words, *operands))
+            products = [self._pairs_of_words(lanes, pairs, "splat (i16 1)")]
+        elif instruction.name == "bytes as words":
+            products = self._bytes_as_words(lanes, left, right)
+        elif instruction.name == "pmaddwd":
+            products = [self._pairs_of_words(lanes, left, right)]
+        else:
             return emitter.emit(emitter.call(name, sums, (sums, total), *operands))
-        product = emitter.assign(emitter.call(name, sums, *operands))
-        return emitter.emit(emitter.binary(Ops.ADD, dot.acc.dtype, lanes, total, product))
+        for product in products[:-1]:
+            total = emitter.assign(emitter.binary(Ops.ADD, dot.acc.dtype, lanes, total, product))
+        return emitter.emit(emitter.binary(Ops.ADD, dot.acc.dtype, lanes, total, products[-1]))
+
+    def _pairs_of_words(self, lanes: int, left: str, right: str) -> str:
+        words, sums = value_type(dtypes.int16, 2 * lanes), value_type(dtypes.int32, lanes)
+        return self.emitter.assign(self.emitter.call(_PAIRS_OF_WORDS[lanes], sums, (words, left), (words, right)))
+
+    def _bytes_as_words(self, lanes: int, left: str, right: str) -> list[str]:
+        """Products of the lower and of the upper bytes of words: unsigned on the left, signed on the right."""
+        bytes_, words = value_type(dtypes.int8, 4 * lanes), value_type(dtypes.int16, 2 * lanes)
+        lefts, rights = (self.emitter.assign(f"bitcast {bytes_} {each} to {words}") for each in (left, right))
+        lower = self.emitter.assign(f"and {words} {lefts}, splat (i16 255)")
+        upper = self.emitter.assign(f"lshr {words} {lefts}, splat (i16 8)")
+        raised = self.emitter.assign(f"shl {words} {rights}, splat (i16 8)")
+        signed = [self.emitter.assign(f"ashr {words} {each}, splat (i16 8)") for each in (raised, rights)]
+        return [self._pairs_of_words(lanes, *each) for each in zip((lower, upper), signed, strict=True)]
 
     # ------------------------------------------------------------ factors
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.records import record, replace
-from tilewright.graph.kernels.block_builder import Size
+from tilewright.graph.kernels.attention.block_builder import Size
 from tilewright.graph.kernels.custom import arguments_used
 from tilewright.graph.kernels.nodes import call as kernel_call
 from tilewright.graph.kernels.nodes import param

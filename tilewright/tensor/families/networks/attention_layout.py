@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from tilewright.base.records import NamedTuple
 from tilewright.graph import build, marks
-from tilewright.graph.kernels.attention import Steps
+from tilewright.graph.kernels.attention.attention import Steps
 from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Op

@@ -1,7 +1,7 @@
 """Attention in blocks. In: queries, keys, values and a mask on a device whose threads are CPU cores. Out: the result of
 a custom kernel, or None where it does not support the call; then `attention.py` computes it from products and a
 softmax. No matrix of scores is stored, neither for the result nor for its gradients. The kernels are in
-`graph/kernels/block_attention.py`."""
+`graph/kernels/attention/block_attention.py`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 from tilewright.base.records import record
 from tilewright.base.target import Target
-from tilewright.graph.kernels.block_attention import STRIP, BlockAttention, Tile, forward_kernel
-from tilewright.graph.kernels.block_attention_gradient import gradient_kernel, padded_keys
+from tilewright.graph.kernels.attention.block_attention import STRIP, BlockAttention, Tile, forward_kernel
+from tilewright.graph.kernels.attention.block_attention_gradient import gradient_kernel, padded_keys
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Shape
 from tilewright.graph.symbolic import capacity

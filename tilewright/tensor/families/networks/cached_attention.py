@@ -1,7 +1,7 @@
 """Attention of one query per head as one kernel: a token of each of several sequences and the keys before it. In:
 queries, keys and values on a device whose threads are CPU cores, and the position of the last key of each row. Out: the
 result of a custom kernel, or None where it does not support the call. The kernel is in
-`graph/kernels/cached_attention.py`."""
+`graph/kernels/attention/cached_attention.py`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import Any
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.records import record
-from tilewright.graph.kernels.attention import LOG2_E
-from tilewright.graph.kernels.cached_attention import CachedAttention, cached_kernel
+from tilewright.graph.kernels.attention.attention import LOG2_E
+from tilewright.graph.kernels.attention.cached_attention import CachedAttention, cached_kernel
 from tilewright.graph.symbolic import capacity
 from tilewright.runtime.device import open_driver
 from tilewright.tensor.families.networks.attention_calls import Plain, T, call_kernel, fits
 from tilewright.tensor.families.networks.attention_layout import Layout, dense_steps, find_stored, set_apart
 from tilewright.tensor.primitives.reduce import accumulate_dtype
+
+MIN_LANES = 4
 
 
 def cached_attention(query: T, key: T, value: T, positions: T, window: int, plain: Plain) -> T | None:
@@ -36,12 +38,12 @@ def cached_attention(query: T, key: T, value: T, positions: T, window: int, plai
 
 
 def _plan(query: T, key: T, value: T, layouts: tuple[Layout, ...], window: int) -> CachedAttention | None:
-    """The call with its tiles; None where features are not whole vectors."""
+    """The call with its tiles, in the longest vectors that divide the features; None where those are too short."""
     assert isinstance(query.device, str)
     target, dtype = open_driver(query.device).target, accumulate_dtype(query.dtype)
     (batch, heads, _, features), (_, key_heads, keys, value_features) = query.shape, value.shape
-    lanes = target.lanes(dtype)
-    if features % lanes or value_features % lanes:
+    lanes = math.gcd(target.lanes(dtype), features, value_features)
+    if lanes < MIN_LANES:
         return None
     own = _divisor(heads // key_heads, target.vector_registers // 4)
     # Sums take most of the registers; a vector of each operand and the weights take the others. The scores of a block

@@ -107,8 +107,8 @@ class ConvolutionMixin(ProductsMixin):
 
     def _missing_channels(self, weight: Self, steps: Sequence[int]) -> int:
         """Channels of zeros with which the windows of an image are whole vectors along the channels, as tensor cores
-        want them (schedule/operand_order.py); 0 where they are, where zeros would be many, or each element is used too
-        rarely to copy it."""
+        want them (schedule/fusion/operand_order.py); 0 where they are, where zeros would be many, or each element is
+        used too rarely to copy it."""
         outputs, inputs, *kernel = weight.shape
         dtype = self.dtype
         if not isinstance(self.device, str) or is_symbolic(self.shape) or weight.dtype is not dtype:

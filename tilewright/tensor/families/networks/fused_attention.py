@@ -1,6 +1,6 @@
 """Attention as one kernel. In: queries, keys, values and a mask on a device whose tensor cores multiply staged tiles.
 Out: the result of a custom kernel, or None where the kernel does not support the call; then `attention.py` computes it
-from products and a softmax. The kernels are in `graph/kernels/attention.py`."""
+from products and a softmax. The kernels are in `graph/kernels/attention/attention.py`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 from tilewright.base.dtype import dtypes
 from tilewright.base.records import record, replace
 from tilewright.base.target import TensorCore
-from tilewright.graph.kernels.attention import LOG2_E, RESULT, Attention, forward_kernel, has_factors
-from tilewright.graph.kernels.attention_gradient import key_gradient_kernel, query_gradient_kernel
-from tilewright.graph.kernels.split import Split, split_kernel
-from tilewright.graph.kernels.values import memory_behind
+from tilewright.graph.kernels.attention.attention import LOG2_E, RESULT, Attention, forward_kernel, has_factors
+from tilewright.graph.kernels.attention.attention_gradient import key_gradient_kernel, query_gradient_kernel
+from tilewright.graph.kernels.attention.split import Split, split_kernel
+from tilewright.graph.kernels.language.values import memory_behind
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver, target_of

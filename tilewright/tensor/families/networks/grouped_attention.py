@@ -1,7 +1,7 @@
 """Attention in tiles that work-groups share. In: queries, keys, values and a mask on a device with work-groups and
 local memory. Out: the result of a custom kernel, or None where it does not support the call; then `attention.py`
 computes it from products and a softmax. No matrix of scores is stored, neither for the result nor for its gradients.
-The kernels are in `graph/kernels/group_attention.py`."""
+The kernels are in `graph/kernels/attention/group_attention.py`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 from tilewright.base.records import record
 from tilewright.base.target import Target
-from tilewright.graph.kernels.group_attention import forward_kernel
-from tilewright.graph.kernels.group_attention_gradient import key_gradient_kernel, query_gradient_kernel
-from tilewright.graph.kernels.group_builder import GroupAttention
+from tilewright.graph.kernels.attention.group_attention import forward_kernel
+from tilewright.graph.kernels.attention.group_attention_gradient import key_gradient_kernel, query_gradient_kernel
+from tilewright.graph.kernels.attention.group_builder import GroupAttention
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import max_count
 from tilewright.runtime.device import target_of

@@ -1,6 +1,6 @@
 """Attention of one query per head as one kernel: a decoded token and the keys before it. In: queries, keys and values
 and a mask on a device whose work-groups run in warps; the number of keys may be symbolic. Out: the result of a custom
-kernel, or None where it does not support the call. The kernel is in `graph/kernels/row_attention.py`."""
+kernel, or None where it does not support the call. The kernel is in `graph/kernels/attention/row_attention.py`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any, TypeVar
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.records import record
 from tilewright.base.target import Target
-from tilewright.graph.kernels.attention import LOG2_E
-from tilewright.graph.kernels.nodes import call as kernel_call
-from tilewright.graph.kernels.nodes import param
-from tilewright.graph.kernels.row_attention import (
+from tilewright.graph.kernels.attention.attention import LOG2_E
+from tilewright.graph.kernels.attention.row_attention import (
     KEYS_AT_A_TIME,
     RowAttention,
     combine_kernel,
     local_bytes,
     row_kernel,
 )
+from tilewright.graph.kernels.nodes import call as kernel_call
+from tilewright.graph.kernels.nodes import param
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import max_count
 from tilewright.graph.symbolic import capacity, size_node

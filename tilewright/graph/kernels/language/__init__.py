@@ -1,0 +1,1 @@
+"""The language in which users and this package write custom kernels."""

@@ -1,0 +1,1 @@
+"""Kernels of prefix sums and of what else runs along an axis."""

@@ -1,0 +1,1 @@
+"""Kernels that add values to outputs which an index names."""

@@ -1,0 +1,1 @@
+"""The network of a language model and its parts, from its configuration and its weights."""

@@ -1,0 +1,370 @@
+"""Operands in the order in which tensor cores read them. In: the graph, and the facts of each node's device. Out: the
+graph, in which an operand of a contraction that would be staged element by element is stored with a summed axis last.
+
+    before: sum over c, kh, kw of x[b, c, h + kh, w + kw] * weight[o, c, kh, kw]       neighbours are not aligned
+    after:  the same, stored as x[b, h, w, c] and weight[o, kh, kw, c]                 vectors along c
+
+A computed operand is stored in that order for all of its users, so that a chain of convolutions keeps it; its kernel
+stores it so at once. An input is copied once."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+from tilewright.base.costs import LONE_PART_CLOCKS, memory_clocks
+from tilewright.base.dtype import DType
+from tilewright.base.records import field, record
+from tilewright.base.target import Target, TensorCore
+from tilewright.graph.affine import Affine, affine
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Kind, max_count
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import consumers, map_nodes, toposort
+from tilewright.schedule.fusion.indexing import TRUE, Element, flatten_index, push_movement
+from tilewright.schedule.fusion.uses import loops_over
+
+# Bytes of the vector that one copy instruction moves.
+VECTOR_BYTES = 16
+# Rows that are padded for the copy engine begin at multiples of a line of the cache, where at most one element in so
+# many is padding: a line of a box is then one line of memory and not parts of two.
+LINE_BYTES = 128
+MAX_LINE_PADDING = 16
+# A copy of an operand pays where each element is multiplied at least this often.
+MIN_USES = 64
+# Aligned rows pay for results of at least this many elements.
+MIN_RESULT = 1 << 18
+_INPUTS = frozenset({Ops.PARAM, Ops.BUFFER, Ops.ASSIGN})
+
+
+@record
+class _Factor:
+    """A factor of a contraction: the views and conversions from its base on, and the index of the element of the base
+    that it reads."""
+
+    chain: tuple[UOp, ...]  # the outermost first
+    base: UOp
+    indices: tuple[UOp, ...]
+    valid: UOp
+    position: Affine = field(init=False, compare=False)  # of an element in memory, if the base is stored as it is
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "position", affine(flatten_index(self.indices, self.base.shape)))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every element exists, and different iterations read different elements: those of windows do not."""
+        reach = 0  # the extent of the terms with smaller steps
+        for loop, step in sorted(self.position.terms.items(), key=lambda term: term[1]):
+            if loop.op is not Ops.RANGE or step <= reach:
+                return False
+            reach += step * (int(loop.src[0].arg) - 1)
+        return self.valid is TRUE
+
+    def is_one_loop(self, loops: Sequence[UOp], last: UOp) -> bool:
+        """Whether the loops address memory like a single loop, as the copy engine requires, when rows along `last` are
+        padded."""
+        steps = sorted((step, int(loop.src[0].arg)) for loop, step in self.position.terms.items() if loop in loops)
+        if last in loops:
+            return len(steps) == 1
+        return all(step * size == further for (step, size), (further, _) in itertools.pairwise(steps))
+
+    def axis_of(self, loop: UOp) -> int | None:
+        """The axis of the base along which the loop has stride 1, alone or inside of larger strides."""
+        return next((axis for axis, index in enumerate(self.indices) if _walks(index, loop)), None)
+
+    def is_aligned(self, loops: Sequence[UOp], lanes: int) -> bool:
+        """Whether adjacent elements in memory are adjacent along `loops`, in whole vectors."""
+        form, length = self.position, 1
+        for loop, step in sorted(form.terms.items(), key=lambda term: abs(term[1])):
+            if loop in loops and step == length:
+                length *= int(loop.src[0].arg)
+            elif step % lanes:
+                return False
+        return length > 1 and length % lanes == 0 and form.constant % lanes == 0
+
+
+def _walks(index: UOp, loop: UOp) -> bool:
+    form = affine(index)
+    others = (step for other, step in form.terms.items() if other is not loop)
+    return form.terms.get(loop) == 1 and form.constant == 0 and not any(step % int(loop.src[0].arg) for step in others)
+
+
+def order_operands(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target]) -> list[UOp]:
+    nodes = toposort(*outputs)
+    inputs: dict[UOp, list[tuple[_Factor, int]]] = {}  # of each contraction: operands that are copied
+    ordered: dict[UOp, int] = {}  # computed operands, and the axis that they are stored with last
+    windows = _inside_windows(nodes)
+    for node in nodes:
+        for factor, axis in _misplaced(node, facts_of, ordered, node in windows):
+            is_copied = _is_input(factor.base) or factor.base in outputs or factor.base in ordered
+            if is_copied:
+                inputs.setdefault(node, []).append((factor, axis))
+            else:
+                ordered[factor.base] = axis
+    for node in _results_in_short_rows(nodes, facts_of):
+        if node not in outputs:
+            ordered.setdefault(node, _last_long_axis(node))
+    if not inputs and not ordered:
+        return list(outputs)
+
+    def visit(node: UOp, src: tuple[UOp, ...]) -> UOp:
+        if node in inputs:
+            src = (_with_factors(node.src[0], src[0], inputs[node], facts_of(node)),)
+        made = node.with_src(src)
+        if node not in ordered:
+            return made
+        return _stored_last(made.src[0] if made.op is Ops.CONTIGUOUS else made, ordered[node], facts_of(node))
+
+    replaced = map_nodes(nodes, visit)
+    return [replaced[node] for node in outputs]
+
+
+def _results_in_short_rows(nodes: list[UOp], facts_of: Callable[[UOp], Target]) -> list[UOp]:
+    """Results of large products that are stored because several nodes use them, and whose rows are not aligned: tensor
+    cores would store them element by element."""
+    users = consumers(nodes)
+    found = []
+    for node in nodes:
+        total = node.src[0] if node.op is Ops.CAST and node.dtype.itemsize == 2 else None
+        while total is not None and total.op is Ops.RESHAPE:
+            total = total.src[0]
+        if total is None or total.op is not Ops.REDUCE_AXIS or max_count(node.shape) < MIN_RESULT:
+            continue
+        size = node.shape[_last_long_axis(node)]
+        if not size % (VECTOR_BYTES // node.dtype.itemsize) or size < MIN_USES:
+            continue
+        is_product = total.src[0].op is Ops.MUL and all(factor.op is Ops.EXPAND for factor in total.src[0].src)
+        if is_product and facts_of(node).tensor_cores and _is_stored(node, users):
+            found.append(node)
+    return found
+
+
+def _is_stored(node: UOp, users: dict[UOp, list[UOp]]) -> bool:
+    """Whether several nodes use it, through views and conversions."""
+    found = users.get(node, [])
+    while len(found) == 1 and (found[0].op is Ops.CAST or found[0].op in (Ops.RESHAPE, Ops.EXPAND)):
+        found = users.get(found[0], [])
+    return len(found) > 1
+
+
+def _inside_windows(nodes: list[UOp]) -> set[UOp]:
+    """Sums whose results are shifted and summed again, as in the gradient of windows. One kernel computes both sums,
+    and its loads are not aligned."""
+    shifted: set[UOp] = set()  # what reaches a sum through a PAD or a SHRINK
+    reaching: set[UOp] = set()  # what reaches a sum through views
+    for node in reversed(nodes):
+        is_sum = node.op is Ops.REDUCE_AXIS and node.arg[0] is Ops.ADD
+        if node.op is Ops.PAD and node in reaching:
+            shifted.add(node)
+        if is_sum or ((node.op.kind is Kind.MOVEMENT or node.op is Ops.CAST) and node in reaching):
+            reaching.add(node.src[0])
+            if not is_sum and node in shifted:
+                shifted.add(node.src[0])
+    return {node for node in shifted if node.op is Ops.REDUCE_AXIS}
+
+
+def _with_factors(product: UOp, made: UOp, copied: list[tuple[_Factor, int]], target: Target) -> UOp:
+    """The product with copies of factors in their new order; `made` replaces the product."""
+    if product.op is Ops.RESHAPE:
+        return made.with_src((_with_factors(product.src[0], made.src[0], copied, target),))
+    factors = list(made.src)
+    for factor, axis in copied:
+        number = product.src.index(factor.chain[0])
+        factors[number] = _rebuilt(factors[number], len(factor.chain), axis, target)
+    return made.with_src(tuple(factors))
+
+
+def _misplaced(
+    node: UOp, facts_of: Callable[[UOp], Target], ordered: dict[UOp, int], is_in_windows: bool
+) -> list[tuple[_Factor, int]]:
+    """The factors of a contraction that should be stored in another order, each with the axis that should be last."""
+    if node.op is not Ops.REDUCE_AXIS or node.arg[0] is not Ops.ADD:
+        return []
+    loops = loops_over(node.src[0].shape)
+    product, element = node.src[0], Element(loops, TRUE)
+    while product.op is Ops.RESHAPE:
+        product, element = product.src[0], push_movement(product, element)
+    if product.op is not Ops.MUL or product.src[0] is product.src[1]:
+        return []
+    if any(factor.op is not Ops.EXPAND for factor in product.src):
+        return []
+    factors = [_factor(operand, element) for operand in product.src]
+    dtype = factors[0].base.dtype
+    cores = [core for core in facts_of(node).tensor_cores if core.operand is dtype and core.wants_vectors]
+    if not cores or factors[1].base.dtype is not dtype:
+        return []
+    lanes = VECTOR_BYTES // dtype.itemsize
+    inner = [loops[axis] for axis in node.arg[1]]
+    outer = [loop for loop in loops if loop.op is Ops.RANGE and loop not in inner]
+    own = [
+        [loop for loop in outer if _reads(one, loop) and not _reads(other, loop)]
+        for one, other in (factors, factors[::-1])
+    ]
+    work = math.prod(product.shape)
+    if any(work < MIN_USES * max_count(factor.base.shape) for factor in factors):
+        return []
+    aligned = [inner, inner] if is_in_windows else own
+    is_good = [
+        f.base not in ordered and _is_vectorised(f, inner, o, lanes) for f, o in zip(factors, aligned, strict=True)
+    ]
+    if all(is_good):
+        return []
+    found = None if is_in_windows else _short_rows(factors, own, inner, is_good, ordered, lanes)
+    if found is None:
+        found = _moved(node, factors, own, inner, ordered, lanes, is_in_windows)
+    singles = [_staged(work, others, cores[0]) for others, good in zip(own[::-1], is_good, strict=True) if not good]
+    if not any(core.is_bulk for core in cores) and not _pays(found, sum(singles), facts_of(node)):
+        return []
+    return found
+
+
+def _staged(work: int, others: list[UOp], core: TensorCore) -> int:
+    """How often elements of a factor are staged: once for each tile of the other factor's own loops."""
+    size = math.prod(int(loop.src[0].arg) for loop in others)
+    return work // size * -(-size // core.columns)
+
+
+def _pays(moved: list[tuple[_Factor, int]], singles: int, target: Target) -> bool:
+    """Whether copies of inputs take less time than elements that threads stage one by one in place of vectors. The
+    copies do not wait for each other."""
+    copied = [factor for factor, _ in moved if _is_input(factor.base)]
+    if not copied:
+        return True
+    nbytes = sum(2 * max_count(factor.base.shape) * factor.base.dtype.itemsize for factor in copied)
+    return target.launch_clocks + memory_clocks(nbytes, target) < singles * LONE_PART_CLOCKS / target.cores
+
+
+def _moved(
+    node: UOp,
+    factors: list[_Factor],
+    own: list[list[UOp]],
+    inner: list[UOp],
+    ordered: dict[UOp, int],
+    lanes: int,
+    is_in_windows: bool,
+) -> list[tuple[_Factor, int]]:
+    """The factors that should be stored with another axis last, each with that axis: the axis of a summed loop that
+    both have, or of a loop of the factor alone, whichever copies fewer bytes."""
+    best: tuple[int, int, list[tuple[_Factor, int]]] | None = None
+    choices = [(inner, inner)]
+    # With the axis of a factor's own loop last, the stores of the result are not contiguous: it must be small.
+    is_small = all(max_count(node.shape) <= max_count(factor.base.shape) for factor in factors)
+    if is_small and not is_in_windows:
+        choices.append((own[0], own[1]))
+    for choice in choices:
+        for first in _vector_loops(factors[0], choice[0], lanes):
+            for second in [first] if choice[0] is inner else _vector_loops(factors[1], choice[1], lanes):
+                axes = [factor.axis_of(loop) for factor, loop in zip(factors, (first, second), strict=True)]
+                if axes[0] is None or axes[1] is None:
+                    continue
+                moved = [(f, axis) for f, axis in zip(factors, axes, strict=True) if axis is not None]
+                moved = [(f, axis) for f, axis in moved if _last_axis(f.base, ordered) != axis]
+                cost = sum(max_count(factor.base.shape) for factor, _ in moved)
+                length = int(first.src[0].arg)
+                if best is None or (cost, -length) < best[:2]:
+                    best = cost, -length, moved
+    return [] if best is None else best[2]
+
+
+def _short_rows(
+    factors: list[_Factor],
+    own: list[list[UOp]],
+    inner: list[UOp],
+    is_good: list[bool],
+    ordered: dict[UOp, int],
+    lanes: int,
+) -> list[tuple[_Factor, int]] | None:
+    """The factors that need nothing but rows aligned to vectors: the copy engine, or threads that read vectors, then
+    fetch them in place. None where the loops of a factor overlap in memory, or another loop is the last."""
+    found: list[tuple[_Factor, int]] = []
+    for factor, loops, good in zip(factors, own, is_good, strict=True):
+        last = _last_long_axis(factor.base)
+        # A single number that is broadcast has no axis.
+        if not factor.is_plain or not factor.indices or factor.indices[last] not in (*loops, *inner):
+            return None
+        if not all(factor.is_one_loop(group, factor.indices[last]) for group in (loops, inner)):
+            return None
+        if not good and ordered.get(factor.base) != last and factor.base.shape[last] % lanes:
+            found.append((factor, last))
+        elif factor.base in ordered and ordered[factor.base] != last:
+            return None
+    return found
+
+
+def _vector_loops(factor: _Factor, loops: list[UOp], lanes: int) -> list[UOp]:
+    """The loops that walk along one axis of the base, in whole vectors."""
+    counted = [loop for loop in loops if loop.op is Ops.RANGE and int(loop.src[0].arg) % lanes == 0]
+    return [loop for loop in counted if factor.axis_of(loop) is not None]
+
+
+def _last_axis(base: UOp, ordered: dict[UOp, int]) -> int:
+    found = ordered.get(base)
+    return found if found is not None else _last_long_axis(base)
+
+
+def _last_long_axis(node: UOp) -> int:
+    """The last axis of more than one element."""
+    return max((axis for axis, size in enumerate(node.shape) if size > 1), default=0)
+
+
+def _is_vectorised(factor: _Factor, inner: list[UOp], own: list[UOp], lanes: int) -> bool:
+    """Whether the loops that walk the memory of a factor are its own, or the summed ones, in whole vectors."""
+    return factor.is_aligned(own, lanes) or factor.is_aligned(inner, lanes)
+
+
+def _reads(factor: _Factor, loop: UOp) -> bool:
+    return any(loop in index.ranges for index in factor.indices)
+
+
+def _factor(operand: UOp, element: Element) -> _Factor:
+    chain: list[UOp] = []
+    node = operand
+    while _is_view(node) or (node.op is Ops.CAST and node.dtype.itemsize > node.src[0].dtype.itemsize):
+        chain.append(node)
+        if node.op.kind is Kind.MOVEMENT:
+            element = push_movement(node, element)
+        node = node.src[0]
+    return _Factor(tuple(chain), node, element.indices, element.valid)
+
+
+def _is_view(node: UOp) -> bool:
+    """An input in memory has one axis, and gets its shape from a RESHAPE: the two count as one node."""
+    return node.op.kind is Kind.MOVEMENT and not _is_input(node)
+
+
+def _is_input(node: UOp) -> bool:
+    return node.op in _INPUTS or (node.op is Ops.RESHAPE and node.src[0].op in _INPUTS)
+
+
+def _rebuilt(node: UOp, depth: int, axis: int, target: Target) -> UOp:
+    """A chain of `depth` views over its base as it is stored."""
+    if depth == 0:
+        return _stored_last(node, axis, target)
+    return node.with_src((_rebuilt(node.src[0], depth - 1, axis, target),))
+
+
+def _stored_last(node: UOp, axis: int, target: Target) -> UOp:
+    """The value in memory of its own, with the axis last and aligned rows."""
+    rank = len(node.shape)
+    order = (*(a for a in range(rank) if a != axis), axis)
+    made = [UOp(Ops.PERMUTE, node.dtype, (node,), order)]
+    shape = made[0].shape
+    more = _row_padding(shape[-1], node.dtype, target)
+    if more:
+        made.append(UOp(Ops.PAD, node.dtype, (made[-1],), (*((0, 0),) * (rank - 1), (0, more))))
+    made.append(UOp(Ops.CONTIGUOUS, node.dtype, (made[-1],)))
+    if more:
+        made.append(UOp(Ops.SHRINK, node.dtype, (made[-1],), tuple((0, size) for size in shape)))
+    made.append(UOp(Ops.PERMUTE, node.dtype, (made[-1],), tuple(order.index(a) for a in range(rank))))
+    for each in made:
+        each.line = each.line or node.line
+    return made[-1]
+
+
+def _row_padding(size: int, dtype: DType, target: Target) -> int:
+    """The elements that are added to a row whose length is not a multiple of vectors."""
+    vector, line = (-size % (nbytes // dtype.itemsize) for nbytes in (VECTOR_BYTES, LINE_BYTES))
+    is_fetched = any(core.is_bulk and core.operand is dtype for core in target.tensor_cores)
+    return line if vector and is_fetched and line * MAX_LINE_PADDING <= size else vector
