@@ -570,6 +570,7 @@ def test_a_swap_of_two_states() -> None:
         assert (one.tolist()[0], two.tolist()[0]) == ((2.0, 1.0) if n % 2 == 0 else (1.0, 2.0))
 
 
+@pytest.mark.filterwarnings("ignore:jit. step is traced at every call")  # where the reader is there at each of them
 def test_threads_read_what_a_step_overwrites() -> None:
     """With another thread about, a reader has the contents from before a step or from after it."""
     weight, x = filled(0.0, 64), filled(1.0, 64)
@@ -593,9 +594,11 @@ def test_threads_read_what_a_step_overwrites() -> None:
 
     reader = threading.Thread(target=read)
     reader.start()
-    for _ in range(200):
-        step(x)
-    is_over.set()
-    reader.join()
+    try:
+        for _ in range(200):
+            step(x)
+    finally:
+        is_over.set()  # a thread that is left running would fail the tests after this one, which count kernels
+        reader.join()
     assert not mixed
     assert weight.tolist() == [204.0] * 64
