@@ -132,6 +132,11 @@ class Options:
         "devices whose kernels take the buffers of all of them.",
         affects=SCHEDULE,
     )
+    KEEP_NAMED = _option(
+        1,
+        "0 computes a value again for each result that is asked for later; 1 keeps a value with a reduction that was "
+        "computed on the way to a result, where a tensor of the program still names it.",
+    )
     NOOPT = _option(
         0, "1 leaves every kernel as the scheduler made it; opts that a kernel states are applied.", affects=KERNEL
     )

@@ -30,6 +30,7 @@ from tilewright.engine.execution.traces import (
     traces,
 )
 from tilewright.engine.execution.watchers import Guard, Run, plan_watchers, run_watchers
+from tilewright.engine.memory.named import find_named
 from tilewright.engine.memory.outsiders import find_pinned, memory_behind
 from tilewright.engine.memory.parts import divide_outputs, exchange_buffers, held_buffer, is_held, join_parts
 from tilewright.engine.planning.bind import BoundGraph
@@ -72,12 +73,13 @@ class Prepared(NamedTuple):
     updates: int  # how many of its updates come from the values that were asked for
     divisions: tuple[Division, ...]
     structure: Structure
-    asked: int  # how many of `wanted` the caller asked for; the rest are values of outsiders
+    asked: int  # how many of `wanted` the caller asked for
+    named: int  # how many more are values on the way that live tensors name; the rest are values of outsiders
     makes_extra: bool
 
     @property
     def has_extra(self) -> bool:
-        """Whether there are values of outsiders among the outputs, which could be computed later."""
+        """Whether there are values among the outputs that nobody asked for, and that could be computed later."""
         return self.makes_extra and self.asked < len(self.wanted)
 
 
@@ -152,8 +154,9 @@ def schedule(nodes: Sequence[UOp], device: str) -> Schedule:
     """The schedule that `realize` would run."""
     with running:
         wanted = [node for node in dict.fromkeys(nodes) if held_buffer(node) is None]
-        bound, _, pinned, _ = _bind(wanted)
-        structure = Structure(_parts(bound)[0], bound.params, device, pinned)
+        binding = _bind(wanted)
+        bound = binding.bound
+        structure = Structure(_parts(bound)[0], bound.params, device, binding.pinned)
     with planning:
         return schedule_graph(structure, bound)
 
@@ -163,22 +166,25 @@ def _prepare(nodes: Sequence[UOp], device: str, makes_extra: bool = True) -> Pre
     wanted = [node for node in dict.fromkeys(nodes) if held_buffer(node) is None]
     if not wanted:
         return None
-    bound, updates, pinned, extra = _bind(wanted, makes_extra)
+    binding = _bind(wanted, makes_extra)
+    bound = binding.bound
     if traces and bound.assigns:
         check_updates(bound.assigns)
     if bound.values:
         check_symbolic(bound, device)
     outputs, divisions = _parts(bound)
-    structure = Structure(outputs, bound.params, device, pinned)
-    return Prepared(wanted + extra, bound, updates, divisions, structure, len(wanted), makes_extra)
+    structure = Structure(outputs, bound.params, device, binding.pinned)
+    computed = wanted + binding.named + binding.extra
+    asked, named = len(wanted), len(binding.named)
+    return Prepared(computed, bound, binding.updates, divisions, structure, asked, named, makes_extra)
 
 
 def _prepare_again(prepared: Prepared, nodes: Sequence[UOp], device: str) -> Prepared | None:
     """The same values bound to the present buffers, which mostly have not changed."""
-    bound, wanted = prepared.bound, prepared.wanted[: prepared.asked]
+    bound, known = prepared.bound, prepared.asked + prepared.named
     if bound.is_current() and len(bound.assigns) == prepared.updates:
-        pinned, extra = find_pinned(bound.assigns[: prepared.updates], wanted, prepared.makes_extra)
-        if extra == prepared.wanted[prepared.asked :] and _pinned_slots(bound, pinned) == prepared.structure.pinned:
+        pinned, extra = find_pinned(bound.assigns[: prepared.updates], prepared.wanted[:known], prepared.makes_extra)
+        if extra == prepared.wanted[known:] and _pinned_slots(bound, pinned) == prepared.structure.pinned:
             if traces and bound.assigns:
                 check_updates(bound.assigns)
             return prepared
@@ -348,15 +354,28 @@ def _new_nodes(execution: Execution, inputs: list[UOp], written: frozenset[int])
 # ---------------------------------------------------------------- binding
 
 
-def _bind(wanted: list[UOp], makes_extra: bool = True) -> tuple[BoundGraph, int, frozenset[int], list[UOp]]:
-    """Values bound, how many updates they need, the slots whose contents are kept, and values of outsiders."""
+class _Binding(NamedTuple):
+    """A graph that is bound, with the values that are computed along with those that were asked for."""
+
+    bound: BoundGraph
+    updates: int  # how many updates the values that were asked for need
+    pinned: frozenset[int]  # the slots whose contents are kept
+    named: list[UOp]  # values on the way that live tensors name
+    extra: list[UOp]  # values of outsiders, which read what is overwritten
+
+
+def _bind(wanted: list[UOp], makes_extra: bool = True) -> _Binding:
     with stage_timer("bind"):
         bound = BoundGraph(wanted)
         updates = len(bound.assigns)
+        named: list[UOp] = []
+        if bound.has_reduction and makes_extra and options.KEEP_NAMED and not is_traced():
+            named = find_named(bound.nodes, wanted)
+            bound.add(named)
         extra: list[UOp] = []
         while True:
             count = len(bound.assigns)
-            pinned, more = find_pinned(bound.assigns, wanted + extra, makes_extra)
+            pinned, more = find_pinned(bound.assigns, wanted + named + extra, makes_extra)
             if not more:
                 break
             try:
@@ -368,7 +387,7 @@ def _bind(wanted: list[UOp], makes_extra: bool = True) -> tuple[BoundGraph, int,
             extra += more
             if len(bound.assigns) == count:
                 break  # no value of an outsider is an update, whose memory others could read in turn
-        return bound, updates, _pinned_slots(bound, pinned), extra
+        return _Binding(bound, updates, _pinned_slots(bound, pinned), named, extra)
 
 
 def check_symbolic(bound: BoundGraph, device: str) -> None:

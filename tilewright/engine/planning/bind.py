@@ -3,7 +3,7 @@ graph with a PARAM for each buffer, so that equal structures are equal graphs, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from tilewright.base.records import replace
 from tilewright.engine.memory.parts import exchange_buffers, is_held
@@ -28,6 +28,7 @@ class BoundGraph:
         self.assigns: list[UOp] = []  # the nodes that update memory, as the caller wrote them
         self.checks: list[UOp] = []  # the CHECK nodes by their numbers, as the caller wrote them
         self.is_sharded = False  # whether any value is a MULTI
+        self.has_reduction = False  # whether any value is reduced, or computed by a custom kernel
         self.values: dict[str, int] = {}  # of the variables in sizes
         self._params: dict[UOp, UOp] = {}  # of each buffer, in the same order
         self._bound: dict[UOp, UOp] = {}  # a node of the caller -> the node over parameters
@@ -43,6 +44,11 @@ class BoundGraph:
                 bound[node] = made = self._bind(node)
                 self.is_sharded |= made.op is Ops.MULTI
         self.outputs += tuple([bound[node] for node in outputs])
+
+    @property
+    def nodes(self) -> Collection[UOp]:
+        """The caller's nodes, as far as what is held already."""
+        return self._bound.keys()
 
     @property
     def params(self) -> tuple[UOp, ...]:
@@ -95,7 +101,10 @@ class BoundGraph:
             arg = free_sizes(arg, self.values)
         if node.op is Ops.ASSIGN:
             src = (src[0], _stored_view(node, bound, self.values), src[2])
+        elif node.op is Ops.REDUCE_AXIS:
+            self.has_reduction = True
         elif node.op is Ops.CUSTOM_KERNEL:
+            self.has_reduction = True
             arg = free_sizes(without_gradient(node), self.values) if symbolic.is_used else without_gradient(node)
         elif node.op is Ops.CHECK:
             arg = CheckArg(arg.size, arg.wraps, len(self.checks))
