@@ -21,6 +21,7 @@ from tilewright.codegen.launch import join_cores, settle_threads, share_threads
 from tilewright.codegen.loops.cascade import cascade_sums
 from tilewright.codegen.loops.epilogues import loop_epilogues
 from tilewright.codegen.loops.linearise import LAUNCH_KINDS, Lineariser
+from tilewright.codegen.loops.masked_ends import split_masked_ends
 from tilewright.codegen.loops.peel import peel_reductions
 from tilewright.codegen.loops.separate_loops import separate_loops
 from tilewright.codegen.loops.zero_tiles import skip_zero_tiles
@@ -84,6 +85,7 @@ PASSES: tuple[Pass[Lowering], ...] = (
     ),
     Pass("peel_reductions", on_target(peel_reductions), "padded axes", "loops without masks", is_optional=True),
     Pass("cascade_sums", on_sink(cascade_sums), "no grouped reduction", "long float sums nested", is_optional=True),
+    Pass("split_masked_ends", on_target(split_masked_ends), "masked loops", "masks at their ends", is_optional=True),
     Pass("drop_clamps", on_target(drop_clamps), "masked accesses", "no clamps of masked indices", is_optional=True),
     Pass("skip_zero_tiles", on_target(skip_zero_tiles), "tile axes", "tiles of zeros as constants", is_optional=True),
     Pass("decompose", on_target(decompose), "any ops", "ops the target has"),

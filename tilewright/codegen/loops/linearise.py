@@ -25,6 +25,9 @@ LAUNCH_KINDS = frozenset({AxisType.GLOBAL, AxisType.THREAD, AxisType.LOCAL, Axis
 _ORDER = frozenset({Ops.AFTER, Ops.GROUP, Ops.END})
 _NOT_IN_BODY = _ORDER | {Ops.CONST, Ops.PARAM, Ops.RANGE, Ops.SINK}
 
+# Ends the id of the second of two loops that one loop of a reduction has become.
+REST = -(1 << 20)
+
 Path = tuple[UOp, ...]
 # A node of the body, or the RANGE that stands for its whole loop, and the loops around it.
 Point = tuple[UOp, Path]
@@ -194,7 +197,7 @@ class Lineariser:
         self._order((acc, home), (update, inside))
         self._order((update, inside), (total, home))
         if rest is not node:
-            self._order((update, home), (self.accumulators[rest][1], self._path_inside(rest, home)))
+            self._order((update, inside), (self.accumulators[rest][1], self._path_inside(rest, home)))
 
     def _path_inside(self, reduction: UOp, home: Path) -> Path:
         return max((self.paths[loop] for loop in reduction.src[1:] if is_loop(loop)), key=len, default=home)
@@ -312,14 +315,20 @@ def _folded(reduction: UOp) -> tuple[UOp, ...]:
 
 
 def _peeled_reductions(nodes: list[UOp]) -> dict[UOp, UOp]:
-    """For the float reduction of a peeled iteration that of the loop, with which it shares accumulators: it updates
-    them before the loop does, and their lanes are folded once."""
+    """For the float reduction of a peeled iteration, or of the masked end of a loop, that of the loop, with which it
+    shares accumulators: it updates them before the loop does, and their lanes are folded once."""
     pairs = {
         node.src[1]: node.src[0]
         for node in nodes
         if len(node.src) == 2 and node.dtype.is_float and all(source.op is Ops.REDUCE for source in node.src)
         if node.op is node.src[0].arg is node.src[1].arg and _folded(node.src[0]) == _folded(node.src[1])
-        if any(map(is_loop, node.src[0].src[1:])) and not any(map(is_loop, node.src[1].src[1:]))
+        if any(map(is_loop, node.src[0].src[1:])) and _continues(*node.src)
     }
     users = consumers(nodes) if pairs else {}
     return {peeled: rest for peeled, rest in pairs.items() if len(users[rest]) == len(users[peeled]) == 1}
+
+
+def _continues(first: UOp, second: UOp) -> bool:
+    """Whether the second reduction is the peeled iteration of the first, or the end of its loop in the same nest."""
+    loops = list(filter(is_loop, second.src[1:]))
+    return not loops or (all(loop.arg.id[-1] == REST for loop in loops) and first.ranges == second.ranges)

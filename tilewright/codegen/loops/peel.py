@@ -28,16 +28,7 @@ def peel_reductions(sink: UOp, target: Target) -> UOp:
     if not target.has_threads:
         return sink
     nodes = toposort(sink)
-    reduced = {node: list(filter(is_loop, node.src[1:])) for node in nodes if node.op is Ops.REDUCE}
-    loops = {axis for axes in reduced.values() for axis in axes if is_peeled(axis)}
-    # The last iteration of an inner loop would be a second nest of the outer ones, and that of a loop around another
-    # reduction a second nest of the loops of that one.
-    loops.difference_update(axis for axes in reduced.values() if len(axes) > 1 for axis in axes)
-    loops.difference_update(axis for node, axes in reduced.items() if axes for axis in node.ranges)
-    # AFTER, BARRIER and END name the loops whose iterations they order; a loop that another's count depends on stays.
-    ordering = (Ops.AFTER, Ops.BARRIER, Ops.END)
-    loops.difference_update(axis for node in nodes if node.op in ordering for axis in node.src)
-    loops.difference_update(axis for node in nodes if node.op is Ops.RANGE for axis in node.src[0].ranges)
+    loops = peelable_loops(nodes)
     loops = {axis for axis in loops if any(is_last_masked(node, axis) for node in nodes if node.op is Ops.INDEX)}
     if not loops:
         return sink
@@ -56,6 +47,21 @@ def peel_reductions(sink: UOp, target: Target) -> UOp:
 
     # What is left may depend on fewer of the output loops than other reductions over the same loop.
     return separate_loops(map_graph(sink, visit, nodes))
+
+
+def peelable_loops(nodes: list[UOp]) -> set[UOp]:
+    """The loops of reductions that may be two loops, one after the other."""
+    reduced = {node: list(filter(is_loop, node.src[1:])) for node in nodes if node.op is Ops.REDUCE}
+    loops = {axis for axes in reduced.values() for axis in axes if is_peeled(axis)}
+    # The last iteration of an inner loop would be a second nest of the outer ones, and that of a loop around another
+    # reduction a second nest of the loops of that one.
+    loops.difference_update(axis for axes in reduced.values() if len(axes) > 1 for axis in axes)
+    loops.difference_update(axis for node, axes in reduced.items() if axes for axis in node.ranges)
+    # AFTER, BARRIER and END name the loops whose iterations they order; a loop that another's count depends on stays.
+    ordering = (Ops.AFTER, Ops.BARRIER, Ops.END)
+    loops.difference_update(axis for node in nodes if node.op in ordering for axis in node.src)
+    loops.difference_update(axis for node in nodes if node.op is Ops.RANGE for axis in node.src[0].ranges)
+    return loops
 
 
 def is_peeled(axis: UOp) -> bool:
