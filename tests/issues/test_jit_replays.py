@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import collections
 import copy
+import ctypes
 import dataclasses
 import functools
 import pickle
+import sys
 import time
 import types
 from collections.abc import Callable, Iterator
@@ -392,6 +394,29 @@ def test_a_profiler_of_the_users_goes_on() -> None:
         profiler.disable()
     seen = {entry.code: entry.callcount for entry in profiler.getstats()}
     assert seen["<built-in method builtins.sum>"] >= 4
+
+
+@pytest.mark.filterwarnings("ignore::tilewright.base.warning.JitWarning")
+def test_a_native_profiler_that_python_cannot_call_goes_on() -> None:
+    """Calls under pyinstrument failed: `sys.setprofile` took what `sys.getprofile` had given, and cannot call it."""
+    events: list[int] = []
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
+    note = kind(lambda state, frame, event, argument: events.append(event) or 0)
+    state = [0]
+    recorded, call = jit(lambda x: (x * 3).realize()), jit(lambda x: (x * 2).realize())
+    for _ in range(3):
+        recorded(Tensor([1.0]))
+    ctypes.pythonapi.PyEval_SetProfile(note, ctypes.py_object(state))
+    try:
+        assert sys.getprofile() is state
+        assert [call(Tensor([value])).item() for value in (1.0, 2.0, 3.0)] == [2.0, 4.0, 6.0]
+        assert sys.getprofile() is state
+        assert recorded(Tensor([5.0])).item() == 15.0
+        assert recorded.last_reason == ""
+    finally:
+        sys.setprofile(None)
+    assert events
+    assert "a profiler is active" in call.last_reason
 
 
 @pytest.mark.parametrize("option", [{"DEVICE": "PYTHON"}])

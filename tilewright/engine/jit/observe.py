@@ -50,6 +50,16 @@ class Observation(NamedTuple):
         return code in self.codes
 
 
+_UNSEEN = Observation(
+    codes=frozenset(),
+    names=frozenset(),
+    every_name=frozenset(),
+    reads_by_name=True,
+    sees_gradients=True,
+    impure="a profiler is active, and hides what the function reads; calls recorded before it starts are replayed",
+)
+
+
 @functools.lru_cache(maxsize=MAX_CODES)
 def names_in(code: types.CodeType) -> tuple[str, ...]:
     """The attributes and globals that a code names, and its constant strings, which `getattr` may be given. A tuple:
@@ -62,17 +72,20 @@ def names_in(code: types.CodeType) -> tuple[str, ...]:
 
 
 def observe(call: Callable[[], Any]) -> tuple[Any, Observation]:
-    """The result of the call, and what has run in it. A profiler of the user is suspended meanwhile, and so is the
-    collection of cycles: the finalisers and callbacks that it calls are not part of the function."""
+    """The result of the call, and what has run in it. A profiler of the user is suspended meanwhile where it can be
+    resumed, and so is the collection of cycles: the finalisers and callbacks that it calls are not part of the
+    function."""
     outer = sys.getprofile()
+    # A native profiler that Python cannot call is not to be restored from here.
+    if outer is not None and not callable(outer) and not isinstance(outer, _lsprof.Profiler):
+        return call(), _UNSEEN
     collects = gc.isenabled()
     profiler = _lsprof.Profiler()
     try:
         profiler.enable(subcalls=True, builtins=True)
     except ValueError:
         # Since Python 3.12 a second native profiler is refused while one is active.
-        reason = "a profiler is active, so that it cannot be seen what the function reads"
-        return call(), Observation(frozenset(), frozenset(), frozenset(), True, True, reason)
+        return call(), _UNSEEN
     gc.disable()
     try:
         result = call()
