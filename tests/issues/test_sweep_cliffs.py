@@ -433,3 +433,16 @@ def test_counts_of_short_rows(shape: tuple[int, ...]) -> None:
     the compiler's own)."""
     values = np.random.default_rng(4).standard_normal(shape) > 1
     assert np.array_equal(Tensor(values).sum(-2).numpy(), values.sum(-2))
+
+
+# ---------------------------------------------------------------- functions of short rows
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 4), (15, 3), (33, 10), (1000, 17), (257, 130), (64, 1)])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_a_linear_layer_with_one_result_and_an_activation_is_right(rows: int, columns: int, dtype: str) -> None:
+    random = np.random.default_rng(rows)
+    x, w = (random.integers(-8, 9, shape).astype(np.float32) / 8 for shape in ((rows, columns), (1, columns)))
+    made = (Tensor(x).cast(dtype) @ Tensor(w).cast(dtype).T + 0.125).tanh()
+    expected = np.tanh(x @ w.T + 0.125)
+    assert np.allclose(made.float().numpy(), expected, atol=4e-3 if dtype == "bfloat16" else 1e-6)

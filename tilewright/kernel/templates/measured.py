@@ -141,6 +141,8 @@ MIN_BOX_READS = 4  # reads of an element of masked windows that repay its copy i
 
 # The largest stride along a vector axis for which a vector takes a few shuffles and not an instruction per lane.
 MAX_NEAR_STEP = 4
+# The terms of a sum for each addition that follows it, up to which the results of neighbouring rows are one vector.
+MAX_ROW_SHARE = 8
 # The most phases of interleaved results, each computed in its own vectors.
 MAX_PHASES = 8
 # Loops that select among masked loads are unrolled up to this length each, and up to this many results together.

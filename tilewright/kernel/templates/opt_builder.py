@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 
+from tilewright.base.costs import CACHE_ADDITIONS
 from tilewright.base.dtype import dtypes
 from tilewright.base.target import WIDE_INTEGERS
 from tilewright.graph.ops import AxisType, Ops
@@ -15,6 +16,7 @@ from tilewright.kernel.axes import KernelView, is_counted, is_uniform, make_rang
 from tilewright.kernel.templates.measured import LOOP_COST, MAX_WIDE_WORK, MIN_ALIGNED, OVERLAP_COST
 from tilewright.kernel.transforms.align import aligned_size, check_align
 from tilewright.kernel.transforms.block import check_block
+from tilewright.kernel.transforms.memoise import check_memoise, repeated_values
 from tilewright.kernel.transforms.pad import check_pad
 from tilewright.kernel.transforms.registry import TRANSFORMS
 from tilewright.kernel.transforms.swap import check_swap
@@ -164,6 +166,18 @@ class OptBuilder:
             self.apply(OptOps.PADTO, axis, amount)
             axis = make_range(padded_size(axis, amount), axis.arg.id, axis.arg.kind)
         self.upcast(axis, amount)
+
+
+def memoise_values(builder: OptBuilder) -> None:
+    """Memoises values that cost more to recompute than to load, up to half of a core's cache."""
+    room = min(builder.target.core_cache_bytes // 2, builder.target.max_local_bytes)
+    for axis in builder.view.of_kind(AxisType.REDUCE):
+        if check_memoise(builder.view, axis, None) is None:
+            repeated = repeated_values(builder.view, axis)
+            nbytes = sum(found.size * found.value.dtype.itemsize for found in repeated)
+            if min(found.cost for found in repeated) >= CACHE_ADDITIONS and nbytes <= room:
+                builder.apply(OptOps.MEMOISE, axis)
+                room -= nbytes
 
 
 def work_along(view: KernelView, axis: UOp) -> float:

@@ -3,12 +3,14 @@ with tiles whose accesses suit caches and prefetchers: whole lines, whole pages,
 
   a transposition           square tiles, loaded along one loop and stored along the other
   a sum over the slow axis  long parts of rows, accumulators spilled to memory where registers do not suffice
-  a sum over the fast axis  several vectors of several rows at a large stride, one prefetch stream each"""
+  a sum over the fast axis  several vectors of several rows at a large stride, one prefetch stream each
+                            one vector of neighbouring rows, where an expensive function of each sum follows"""
 
 from __future__ import annotations
 
 import math
 
+from tilewright.base.costs import CACHE_ADDITIONS
 from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
@@ -19,6 +21,7 @@ from tilewright.kernel.templates.dot_tiles import utilisation
 from tilewright.kernel.templates.measured import (
     LONG_SHARE,
     MASKED_SPEED,
+    MAX_ROW_SHARE,
     MIN_SQUARE,
     MIN_STREAMED_ROWS,
     OVERLAPPING_VECTORS,
@@ -214,6 +217,26 @@ def add_streams(builder: OptBuilder) -> None:
             # A single accumulator is one dependent chain, so that more streams than the memory needs are faster.
             wanted = min(builder.target.read_streams, room)
         split_into_streams(builder, rows[-1], OptOps.UPCAST, wanted)
+
+
+def rows_as_lanes(view: KernelView) -> UOp | None:
+    """The loop over the rows of a sum whose results are lanes of a vector: what is computed from each sum, such as an
+    activation, takes longer one by one than reading neighbouring rows in place of streams costs."""
+    if not view.target.has_threads or len(view.reduces) != 1 or not all(map(is_counted, view.axes)):
+        return None
+    total = view.reduces[0]
+    behind = [node for node in view.nodes if node.op.is_elementwise and not node.ranges & view.reduce_axes]
+    after: set[UOp] = {total}
+    for node in behind:
+        if not after.isdisjoint(node.src):
+            after.add(node)
+    additions = sum(node.op.cost for node in after)
+    length = math.prod(map(size_of, total.src[1:]))
+    if additions < CACHE_ADDITIONS or length > MAX_ROW_SHARE * additions:
+        return None
+    rows = [axis for axis in view.of_kind(AxisType.LOOP) if axis in total.ranges]
+    found = [axis for axis in rows if all(stride(store, axis) == 1 for store in view.stores)]
+    return found[0] if found and size_of(found[0]) >= view.target.lanes(total.dtype) else None
 
 
 def overlap_short_rows(builder: OptBuilder) -> None:

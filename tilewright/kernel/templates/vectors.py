@@ -16,10 +16,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from tilewright.base.costs import CACHE_ADDITIONS
 from tilewright.base.dtype import DType, dtypes
 from tilewright.graph.ops import AxisType, Ops
-from tilewright.graph.records import OptOps
 from tilewright.graph.text.arguments import axis_name
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
@@ -36,7 +34,7 @@ from tilewright.kernel.templates.measured import (
     MIN_SUMS,
     OPERAND_REGISTERS,
 )
-from tilewright.kernel.templates.opt_builder import OptBuilder, divides_long_integers
+from tilewright.kernel.templates.opt_builder import OptBuilder, divides_long_integers, memoise_values
 from tilewright.kernel.templates.sharing import add_threads, may_be_serial, parts_for_cores
 from tilewright.kernel.templates.streams import (
     add_accumulators,
@@ -44,12 +42,12 @@ from tilewright.kernel.templates.streams import (
     crossing_axes,
     overlap_short_rows,
     row_vectors,
+    rows_as_lanes,
     square_tile,
     stream_rows,
     vectors_of_row,
 )
 from tilewright.kernel.templates.template import Opts, Plan, Template
-from tilewright.kernel.transforms.memoise import check_memoise, repeated_values
 
 NEAR_STEPS = tuple(range(MAX_NEAR_STEP + 1))
 # At most one row in this many is computed twice, where tiles of rows overlap.
@@ -129,6 +127,7 @@ def lanes_of(view: KernelView, axis: UOp | None = None) -> int:
 
 def vectorise_inner(builder: OptBuilder) -> None:
     view, lanes = builder.view, lanes_of(builder.view)
+    row = rows_as_lanes(view)
     for inner in inner_vector_axes(view):
         lanes = lanes_of(view, inner)
         # A load at a large stride is one instruction per lane: several vectors only make the code longer.
@@ -142,7 +141,11 @@ def vectorise_inner(builder: OptBuilder) -> None:
             if not overlaps or builder.has_masks(inner) or not builder.overlap_tiles(inner, lanes):
                 builder.upcast(builder.pad(inner, lanes), lanes)
         else:
-            builder.vectorise(inner, 1 if is_scattered else vectors_of_row(view), lanes, overlaps)
+            vectors = 1 if is_scattered or row is not None else vectors_of_row(view)
+            builder.vectorise(inner, vectors, lanes, overlaps)
+    if row is not None:
+        builder.vectorise(row, 1, lanes_of(view, row), may_be_serial(builder.view, row))
+        return
     add_accumulators(builder, lanes)
     if len(view.reduces) > 1:
         overlap_short_rows(builder)
@@ -368,18 +371,6 @@ def register_tile(builder: OptBuilder, vector_axis: UOp, vectors: int) -> None:
         if amount > 1:
             builder.upcast(axis, amount)
             return
-
-
-def memoise_values(builder: OptBuilder) -> None:
-    """Memoises values that cost more to recompute than to load, up to half of a core's cache."""
-    room = min(builder.target.core_cache_bytes // 2, builder.target.max_local_bytes)
-    for axis in builder.view.of_kind(AxisType.REDUCE):
-        if check_memoise(builder.view, axis, None) is None:
-            repeated = repeated_values(builder.view, axis)
-            nbytes = sum(found.size * found.value.dtype.itemsize for found in repeated)
-            if min(found.cost for found in repeated) >= CACHE_ADDITIONS and nbytes <= room:
-                builder.apply(OptOps.MEMOISE, axis)
-                room -= nbytes
 
 
 INTERLEAVED = Template(
