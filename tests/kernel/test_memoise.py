@@ -4,6 +4,7 @@ heuristic memoises expensive values only."""
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,8 +90,8 @@ def test_a_loop_that_comes_before_is_no_later_loop() -> None:
         assert "no later loop" in refusal_of(kernel("narrow_product"), opts)
 
 
-def keeps(graph: UOp, **facts: int) -> bool:
-    target = replace(cpu_target(), **facts)  # type: ignore[arg-type]
+def keeps(graph: UOp, **facts: Any) -> bool:
+    target = replace(cpu_target(), **facts)
     return any(opt.op is MEMOISE for opt in optimise(kernel_of(graph), target).arg.applied)
 
 
@@ -101,6 +102,14 @@ def test_dear_values_are_kept_and_cheap_ones_computed_again() -> None:
     x = leaf(0, 64, 512)
     squares = build.alu(Ops.MUL, x, x)
     assert not keeps(build.alu(Ops.SUB, squares, build.expand(build.reduce_axis(Ops.ADD, squares, (1,)), x.shape)))
+
+
+@pytest.mark.parametrize("columns", [129, 276, 500, 4097])
+def test_rows_that_begin_anywhere_are_kept_too(columns: int) -> None:
+    """With masked vectors as long as a line, the last loop began at a line: it was unlike the sum's, and each
+    exponential was computed twice."""
+    lines: dict[str, Any] = {"vector_bytes": 64, "line_bytes": 64, "vector_registers": 32, "masked_itemsizes": (4, 8)}
+    assert keeps(softmax(64, columns), **lines)
 
 
 @pytest.mark.parametrize("shape", [(3, 64), (64, 1000), (5, 77), (2, 3, 400), (1, 5000), (7, 2)])

@@ -86,9 +86,10 @@ class OptBuilder:
         self.apply(OptOps.SWAP, outer, second)
         return self.view.axes[second], self.view.axes[first]
 
-    def vectorise(self, axis: UOp, vectors: int, lanes: int, may_overlap: bool = False) -> None:
+    def vectorise(self, axis: UOp, vectors: int, lanes: int, may_overlap: bool = False, may_align: bool = True) -> None:
         """A tile of up to `vectors` registers along the axis, which is padded where it has no useful divisor. Where it
-        `may_overlap`, the last tile overlaps the one before instead, unless the processor has masks."""
+        `may_overlap`, the last tile overlaps the one before instead, unless the processor has masks; where it
+        `may_align`, tiles may begin at lines of the cache."""
         size = size_of(axis)
         if not is_counted(axis):
             self.vectorise_variable(axis, lanes * min(vectors, 2))
@@ -109,7 +110,7 @@ class OptBuilder:
             if check_upcast(self.view, axis, 1) is not None:
                 return
             multiple = tile or (lanes if size < vectors * lanes else lanes * min(vectors, 2))
-            if self.crosses_lines(axis, multiple):
+            if may_align and self.crosses_lines(axis, multiple):
                 # Every vector has a mask of its own: more of them at a time gain nothing.
                 self.upcast(self.align(axis, multiple), multiple)
                 return
@@ -172,12 +173,19 @@ def memoise_values(builder: OptBuilder) -> None:
     """Memoises values that cost more to recompute than to load, up to half of a core's cache."""
     room = min(builder.target.core_cache_bytes // 2, builder.target.max_local_bytes)
     for axis in builder.view.of_kind(AxisType.REDUCE):
-        if check_memoise(builder.view, axis, None) is None:
-            repeated = repeated_values(builder.view, axis)
-            nbytes = sum(found.size * found.value.dtype.itemsize for found in repeated)
-            if min(found.cost for found in repeated) >= CACHE_ADDITIONS and nbytes <= room:
-                builder.apply(OptOps.MEMOISE, axis)
-                room -= nbytes
+        nbytes = memoised_bytes(builder.view, axis)
+        if 0 < nbytes <= room:
+            builder.apply(OptOps.MEMOISE, axis)
+            room -= nbytes
+
+
+def memoised_bytes(view: KernelView, axis: UOp) -> int:
+    """The bytes of the values that MEMOISE would store at an axis; 0 where it may not or a load costs more."""
+    if check_memoise(view, axis, None) is not None:
+        return 0
+    repeated = repeated_values(view, axis)
+    is_worth = min(found.cost for found in repeated) >= CACHE_ADDITIONS
+    return sum(found.size * found.value.dtype.itemsize for found in repeated) if is_worth else 0
 
 
 def work_along(view: KernelView, axis: UOp) -> float:

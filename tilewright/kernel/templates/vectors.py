@@ -34,7 +34,7 @@ from tilewright.kernel.templates.measured import (
     MIN_SUMS,
     OPERAND_REGISTERS,
 )
-from tilewright.kernel.templates.opt_builder import OptBuilder, divides_long_integers, memoise_values
+from tilewright.kernel.templates.opt_builder import OptBuilder, divides_long_integers, memoise_values, memoised_bytes
 from tilewright.kernel.templates.sharing import add_threads, may_be_serial, parts_for_cores
 from tilewright.kernel.templates.streams import (
     add_accumulators,
@@ -128,11 +128,12 @@ def lanes_of(view: KernelView, axis: UOp | None = None) -> int:
 def vectorise_inner(builder: OptBuilder) -> None:
     view, lanes = builder.view, lanes_of(builder.view)
     row = rows_as_lanes(view)
+    # A loop after reductions is tiled like theirs, so that it can load the values that they memoise.
+    is_alike = any(memoised_bytes(view, axis) for axis in view.of_kind(AxisType.REDUCE))
     for inner in inner_vector_axes(view):
         lanes = lanes_of(view, inner)
         # A load at a large stride is one instruction per lane: several vectors only make the code longer.
         is_scattered = any(stride(access, inner) not in (*NEAR_STEPS, -1) for access in view.accesses)
-        # A loop after reductions is tiled like theirs, so that it can load the values that they memoise.
         overlaps = not view.reduces and may_be_serial(view, inner)
         if not view.reduces and not builder.has_masks(inner) and any(is_indirect(a, inner) for a in view.accesses):
             continue  # without gather instructions, the lanes of a vector of addresses would be extracted one by one
@@ -142,7 +143,7 @@ def vectorise_inner(builder: OptBuilder) -> None:
                 builder.upcast(builder.pad(inner, lanes), lanes)
         else:
             vectors = 1 if is_scattered or row is not None else vectors_of_row(view)
-            builder.vectorise(inner, vectors, lanes, overlaps)
+            builder.vectorise(inner, vectors, lanes, overlaps, not is_alike)
     if row is not None:
         builder.vectorise(row, 1, lanes_of(view, row), may_be_serial(builder.view, row))
         return
