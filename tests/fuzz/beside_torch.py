@@ -78,7 +78,7 @@ UNARY: dict[str, Call] = {
     "exp": lambda x: x.clamp(-3, 3).exp(),
     "abs": lambda x: x.abs(),
     "square": lambda x: x * x,
-    "sin": lambda x: x.sin(),
+    "sin": lambda x: x.clamp(-30, 30).sin(),
     "rsqrt": lambda x: (x.abs() + 0.5).rsqrt(),
     "log": lambda x: (x.abs() + 0.5).log(),
     "neg": lambda x: -x,

@@ -37,7 +37,10 @@ def split_masked_ends(sink: UOp, target: Target) -> UOp:
             count = index_const(size_of(axis))
             for each in known:
                 count = count.minimum(each)
-            counts[axis] = simplify(count.maximum(index_const(0))), conditions
+            count = simplify(count.maximum(index_const(0)))
+            # A known count may be 0, as of windows that reach over the edge of an image, or all.
+            if not count.is_const or size_of(axis) <= 2 * count.arg < 2 * size_of(axis):
+                counts[axis] = count, conditions
     if not counts:
         return sink
 

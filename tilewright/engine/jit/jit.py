@@ -255,6 +255,8 @@ class Jit(GuardedByFunction, Generic[P, R]):
                 entry.ready, entry.record = Ready(record, self._reached, buffers), None
             elif entry.failures >= MIN_FAILURES_TO_WAIT:
                 entry.wait = min(2**entry.failures, MAX_WAIT)
+        if entry.record is not None:
+            entry.record.release_memory()
         if not reason and change:
             reason = f"{change} has changed since the call was recorded"
         self._note(entry, reason or entry.failure, WARN_AFTER_FAILURES if record.spoiled else WARN_AFTER_CHANGES)

@@ -27,7 +27,9 @@ class Ready:
         self.returned = len(record.leaves)
         self.origins = record.origins
         self.destinations = record.destinations
-        self.cleared = record.cleared
+        # Gradients that a call replaces are dropped before it, and their memory is that of the new ones.
+        replaced = [destination for destination in record.destinations if destination.is_gradient]
+        self.cleared = record.cleared + replaced
         self.leaves_behind = bool(record.destinations or record.cleared)
         self.escaped = record.escaped
         self.reached = reached  # memory that the function reaches by itself

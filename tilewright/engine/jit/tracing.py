@@ -39,12 +39,20 @@ MAX_SETTLED_BYTES = 1 << 28
 Roots = list[tuple[Any, str]]
 
 
+# How the identities of gradients begin: those of tensors that the call reaches, and those of its arguments.
+GRADIENTS = _OF_REACHED, _OF_ARGUMENT = "grad", "grad of argument"
+
+
 class Destination(NamedTuple):
     """Where a call stores a tensor. `identity` tells destinations apart; `put` takes the tensors of the arguments and
     the new one, or None where the call stores nothing there."""
 
     identity: tuple[Any, ...]
     put: Callable[[Sequence[Any], Any], None]
+
+    @property
+    def is_gradient(self) -> bool:
+        return self.identity[0] in GRADIENTS
 
 
 @mutable_record
@@ -85,6 +93,12 @@ class Record:
         if any(other.stored.get(identity) != results for identity, results in self.stored.items()):
             return "it left other tensors behind than at the last call"
         return ""
+
+    def release_memory(self) -> None:
+        """Drops what the call has made: the next call is compared with what was launched, and may need the memory."""
+        for execution in self.executions:
+            execution.buffers = []
+        self.produced = {}
 
     def state(self) -> set[Buffer]:
         """Memory that was there before the call and is not an argument."""
@@ -135,7 +149,11 @@ class Tracer:
         self.could_reach.tensors = reach.guards.tensors
         del reach
         settle(self.could_reach.tensors)
-        self.had_gradient = {id(t): (t.grad, t.grad.uop) for t in live.tensors() if t.grad is not None}
+        # Not kept alive: a step that clears the gradients has their memory for new ones.
+        references = weakref.ref[Any]
+        self.had_gradient = {
+            id(t): (references(t.grad), references(t.grad.uop)) for t in live.tensors() if t.grad is not None
+        }
 
     def _all_roots(self) -> Roots:
         """The function and its arguments, the state that operations read by themselves, and what users add to
@@ -235,18 +253,20 @@ class Tracer:
         reach.walk(self._all_roots())
         self.record.guards = reach.guards
         found = [(tensor, Destination(identity, put)) for tensor, identity, put in reach.guards.stored()]
-        holders = [(("grad", id(holder)), _gradient_of(holder), holder) for holder in reach.guards.tensors]
+        holders = [((_OF_REACHED, id(holder)), _gradient_of(holder), holder) for holder in reach.guards.tensors]
         holders += [
-            (("grad of argument", number), _gradient_of_argument(number), tensor)
+            ((_OF_ARGUMENT, number), _gradient_of_argument(number), tensor)
             for number, tensor in enumerate(self.tensors)
         ]
         for identity, put, holder in holders:
-            now, (before, node) = holder.grad, self.had_gradient.get(id(holder), (None, None))
+            now, before = holder.grad, self.had_gradient.get(id(holder))
             if now is not None and id(now) in made:
                 found.append((now, Destination(identity, put)))
-            elif now is None and before is not None:
+            elif before is None:
+                continue
+            elif now is None:
                 self.record.cleared.append(Destination(identity, put))
-            elif now is not None and now is before and now.uop is not node:
+            elif id(now) == id(before[0]()) and now.uop is not before[1]():
                 self.record.spoil("it adds to a gradient that was there before the call; set it to None in the call")
         # One tensor at two destinations is one result.
         return list({destination.identity: (tensor, destination) for tensor, destination in found}.values())

@@ -81,9 +81,10 @@ def never_negative_zero(total: UOp) -> UOp:
 
 
 def difference_in_index(comparison: UOp) -> Affine | None:
-    """left - right of an integer comparison as index maths; a cast of any integer to index preserves its value."""
+    """left - right of an integer comparison as index maths; None where a value may be one that only uint64 represents,
+    since an index of a program is a signed 64-bit integer."""
     left, right = comparison.src
-    if not left.dtype.is_int:
+    if not left.dtype.is_int or max(left.bounds[1], right.bounds[1]) > dtypes.int64.max:
         return None
     return _index_form(left).plus(_index_form(right), -1)
 

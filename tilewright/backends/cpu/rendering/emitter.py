@@ -70,6 +70,14 @@ class Emitter(Instructions):
         self._chunks[-1].append(f"  {name} = {text}")
         return name
 
+    def cast(self, source: DType, target: DType, lanes: int, operand: str) -> str:
+        """A conversion of floats to unsigned integers is frozen: LLVM 22 fails at the minimum of one and 0, which masks
+        that are known can make of the minimum of two values. No machine instruction."""
+        text = super().cast(source, target, lanes, operand)
+        if self.saturating or not (source.is_float and target.is_unsigned):
+            return text
+        return f"freeze {value_type(target, lanes)} {self.assign(text)}"
+
     def fence(self, dtype: DType, lanes: int, value: str, depth: int | None = None) -> str:
         """The same value after an arithmetic fence, across which LLVM does not optimise. No machine instruction."""
         kind = value_type(dtype, lanes)

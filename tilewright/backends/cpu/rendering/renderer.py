@@ -120,7 +120,8 @@ class Renderer:
         emitter, entered_from = self.emitter, self.emitter.label
         loop = _Loop(axis, emitter.fresh("loop"), "i64" if start != "0" else scalar_type(axis.dtype))
         label, counter = loop.label, f"%{loop.label}.i"
-        count = "" if axis.src[0].is_const else self.values.operand(axis.src[0], {}, None)
+        always = axis.src[0].is_const and axis.src[0].arg > 0
+        count = "" if always else self.values.operand(axis.src[0], {}, None)
         emitter.open_loop(axis)
         self.loops.append(loop)
         if count:

@@ -1,0 +1,59 @@
+"""Found by `tests.fuzz.run` with fresh seeds: masks of windows, indices that only uint64 represents, and a conversion
+at which LLVM 22 failed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright import Tensor
+
+
+@pytest.mark.parametrize("padding", [(0, 9), (1, 4), (3, 15), (0, 1)])
+@pytest.mark.parametrize("windows", [1, 4, 6, 9])
+@pytest.mark.parametrize("filled", [2, 5, 7])
+def test_windows_that_reach_over_the_edge(filled: int, windows: int, padding: tuple[int, int]) -> None:
+    """No iteration of the loop over a window is without its mask, and a loop of no iterations ran once."""
+    values = np.arange(1, filled + 1, dtype=np.int16)
+    size = filled + sum(padding)
+    width = size + 1
+    repeated = Tensor(values).pad((padding,)).reshape(1, size).expand(6, size).reshape(6 * size)
+    shifted = repeated.shrink(((0, 4 * width),)).reshape(4, width).shrink(((0, 4), (0, min(windows, width))))
+    expected = np.resize(np.pad(values, padding), 4 * width).reshape(4, width)[:, :windows]
+    assert (shifted.sum(0, dtype="int16").numpy() == expected.sum(0)).all()
+    assert (shifted.max(0).numpy() == expected.max(0)).all()
+
+
+@pytest.mark.parametrize("device", ["CPU", "PYTHON"])
+@pytest.mark.parametrize("pads", [0, 3])
+def test_a_place_that_only_uint64_represents_is_outside(device: str, pads: int) -> None:
+    """-7 as uint64 is no row; as an index it was -7, and below the number of rows."""
+    places = np.array([-7, 1, 0, 5, -1, 1 << 62, -(1 << 63)], np.int64)
+    rows = np.array([10, 20], np.int16)
+    given = Tensor(places, device=device).cast("uint64").pad(((0, pads),)).reshape(-1, 1)
+    is_row = given == Tensor.arange(2, device=device).cast("uint64").reshape(1, 2)
+    found = is_row.where(Tensor(rows, device=device).reshape(1, 2), 0).sum(1)
+    expected = [rows[place] if place in (0, 1) else 0 for place in [*places.tolist(), *[0] * pads]]
+    assert found.tolist() == expected
+
+
+@pytest.mark.parametrize("device", ["CPU", "PYTHON"])
+def test_numbers_below_one_that_only_uint64_represents_are_counted_so(device: str) -> None:
+    """The sum over r of (r < x) is 0 for a small x, and all of them for one beyond int64."""
+    limits = np.array([0, 2, -1, 9], np.int64)
+    given = Tensor(limits, device=device).cast("uint64").reshape(-1, 1)
+    counted = (Tensor.arange(5, device=device).cast("uint64").reshape(1, 5) < given).sum(1)
+    assert counted.tolist() == [0, 2, 5, 5]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32"])
+@pytest.mark.parametrize("shape", [(4, 6), (3, 11), (1, 40)])
+def test_the_minimum_of_a_conversion_and_a_padded_one(shape: tuple[int, int], dtype: str) -> None:
+    """LLVM failed at the minimum of an unsigned conversion and 0, and ended the process."""
+    random = np.random.default_rng(0)
+    count = shape[0] * shape[1]
+    one, other = (random.uniform(0, 200, size).astype(np.float32) for size in (9, count))
+    padded = Tensor(one).cast(dtype).pad(((count - 11, 2),)).reshape(*shape)
+    found = padded.minimum(Tensor(other).reshape(*shape).cast(dtype)).numpy()
+    expected = np.pad(one.astype(dtype), (count - 11, 2)).reshape(shape)
+    assert (found == np.minimum(expected, other.astype(dtype).reshape(shape))).all()
