@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright import Tensor
+from tilewright import Tensor, Variable
 
 
 @pytest.mark.parametrize("padding", [(0, 9), (1, 4), (3, 15), (0, 1)])
@@ -57,3 +57,46 @@ def test_the_minimum_of_a_conversion_and_a_padded_one(shape: tuple[int, int], dt
     found = padded.minimum(Tensor(other).reshape(*shape).cast(dtype)).numpy()
     expected = np.pad(one.astype(dtype), (count - 11, 2)).reshape(shape)
     assert (found == np.minimum(expected, other.astype(dtype).reshape(shape))).all()
+
+
+@pytest.mark.parametrize("columns", [2, 3, 7])
+@pytest.mark.parametrize("rows", [100_000, 99_999, 65_536, 131_071])
+def test_a_long_axis_merged_from_axes_that_do_not_divide_it(rows: int, columns: int) -> None:
+    """The largest number of parts was looked for among none."""
+    values = np.random.default_rng(0).integers(-9, 10, (rows, columns)).astype(np.float32)
+    merged = (Tensor(values) * 2).reshape(columns, rows)
+    expected = (values * 2).reshape(columns, rows)
+    assert (merged.max(1).numpy() == expected.max(1)).all()
+    assert (merged.sum(1).numpy() == expected.sum(1)).all()
+    assert (merged.sum(0)[:5].numpy() == expected.sum(0)[:5]).all()
+    assert merged.sum().item() == expected.sum()
+
+
+@pytest.mark.parametrize("device", ["CPU", "PYTHON"])
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "float32", "bfloat16", "bool"])
+@pytest.mark.parametrize("count", [1, 2, 5, 11])
+def test_a_product_of_equal_elements_is_a_power(count: int, dtype: str, device: str) -> None:
+    """A factor that an unrolled loop does not change was taken once."""
+    values = np.array([1, 2, 3, 0], np.float32)
+    given = Tensor(values, device=device).cast(dtype).reshape(2, 2, 1).expand(2, 2, count).permute(0, 2, 1)
+    shifted = given + given.max((0, 2), keepdim=True)
+    found = shifted.pad(((0, 9), (0, 0), (0, 0))).prod(1, dtype=dtype).float().numpy()
+    base = values.astype(bool) | True if dtype == "bool" else values + 3
+    expected = base.astype(np.float64) ** count
+    if dtype == "uint8":
+        expected %= 256
+    assert found.shape == (11, 2)
+    np.testing.assert_allclose(found[:2].reshape(4), expected, rtol=4e-3 if dtype == "bfloat16" else 1e-6)
+    assert not found[2:].any()
+
+
+@pytest.mark.parametrize("size", [0, 2, 5])
+def test_the_mask_of_a_row_is_not_kept_for_all_rows(size: int) -> None:
+    """The mask costs more than a load and is the same in each row: stored outside of the rows, in a loop that the sum
+    of a row has as well, it left no order of the loops."""
+    values = np.random.default_rng(0).standard_normal((12, 12)).astype(np.float32)
+    before = Variable("before", 0, 5).bind(size)
+    padded = Tensor(values).pad(((0, 0), (before, 1)))
+    found = (padded.mean(1, keepdim=True) + padded).contiguous() + 1
+    expected = np.pad(values, ((0, 0), (size, 1)))
+    np.testing.assert_allclose(found.numpy(), expected.mean(1, keepdims=True) + expected + 1, rtol=1e-5, atol=1e-6)

@@ -23,6 +23,7 @@ from tilewright.codegen.loops.epilogues import loop_epilogues
 from tilewright.codegen.loops.linearise import LAUNCH_KINDS, Lineariser
 from tilewright.codegen.loops.masked_ends import split_masked_ends
 from tilewright.codegen.loops.peel import peel_reductions
+from tilewright.codegen.loops.repeated_terms import repeat_terms
 from tilewright.codegen.loops.separate_loops import separate_loops
 from tilewright.codegen.loops.zero_tiles import skip_zero_tiles
 from tilewright.codegen.vectors import split_vectors
@@ -78,6 +79,9 @@ PASSES: tuple[Pass[Lowering], ...] = (
     Pass("join_cores", on_sink(join_cores), "any THREAD axes", "at most one THREAD axis"),
     Pass("separate_loops", on_sink(separate_loops), "any reductions", "each loop belongs to one nest"),
     Pass("emulate_dtypes", on_target(emulate_dtypes), "any dtypes", "arithmetic in dtypes the target has"),
+    Pass(
+        "repeat_terms", on_sink(repeat_terms), "any tile and group axes", "UNROLL and GROUP axes that values depend on"
+    ),
     Pass("share_threads", share_work_group, "LOCAL and GROUP axes", "one axis per axis of the work-group"),
     Pass("lower_groups", lower_grouped_reductions, "GROUP axes", "local memory and barriers"),
     Pass(

@@ -59,10 +59,12 @@ def repeated_values(view: KernelView, axis: UOp) -> list[Memoised]:
     kinds = {(node.op, node.ranges) for node in view.nodes}
     found: dict[UOp, Memoised] = {}
     for reduce, loops in ways:
+        # Stored in the nest of the reduction: a value without one of the loops around it would have another nest.
+        nest = {*loops, *(loop for loop in reduce.ranges if loop.arg.kind in (AxisType.LOOP, AxisType.REDUCE))}
         inside: set[UOp] = set()
         for value in reversed(toposort(reduce.src[0])):
             if value not in inside:
-                if not _is_computed(value) or not value.ranges.issuperset(loops):
+                if not _is_computed(value) or not value.ranges.issuperset(nest):
                     continue
                 ranges = value.ranges.difference(loops).union(loops.values())
                 if (value.op, ranges) not in kinds and all(map(is_counted, value.ranges)):

@@ -206,7 +206,8 @@ def choose_parts(size: int, reduced: int, inner: tuple[int, ...] = ()) -> int | 
     division."""
     max_parts = min(MAX_PARTS, max(reduced // MIN_PART, 1))
     divisors = [d for d in range(1, max_parts + 1) if size % d == 0]
-    best = max(d for d in divisors if all(size // d % step == 0 or step % (size // d) == 0 for step in inner))
+    fitting = [d for d in divisors if all(size // d % step == 0 or step % (size // d) == 0 for step in inner)]
+    best = max(fitting, default=1)
     is_enough = best >= FEW_RESULTS or (best >= 16 and reduced < LONG_REDUCTION)
     return best if is_enough else None
 
