@@ -191,6 +191,8 @@ CASES: dict[str, tuple[UOp, UOp]] = {
     "and-of-parts": ((X < 3) & (X < 7), ordered(Ops.AND, X < 3, Z < 7)),
     "or-of-parts": ((X < 3) | (X < 7), I32 | J32),
     "bool-product": (A * B, I32 * J32),
+    "bool-difference": (A - B, I32 - J32),
+    "bool-negated": (-A, -I32),
     "bool-sum": (A + B, I32 + J32),
     "and-zero": (I32 & 0, I32 & 1),
     "or-zero": (I32 ^ 0, I32 & 0),

@@ -222,6 +222,8 @@ LOGIC_RULES = RuleSet(
         Rule("and-of-parts", op(Ops.AND, p, q, name="node", ordered=True), lambda node: simplify_and(node)),
         Rule("or-of-parts", op(Ops.OR, p, q, name="node", ordered=True), lambda node: simplify_or(node)),
         Rule("bool-product", op((Ops.MUL, Ops.MIN), p, q, ordered=True), lambda x, y: both(x, y)),
+        Rule("bool-difference", op(Ops.SUB, p, q), lambda x, y: x ^ y),
+        Rule("bool-negated", op(Ops.NEG, p), p),
         Rule("bool-sum", op((Ops.ADD, Ops.MAX), p, q, ordered=True), lambda x, y: either(x, y)),
         Rule("and-zero", u & 0, lambda x: number(x.dtype, 0)),
         Rule("or-zero", op((Ops.OR, Ops.XOR), u, 0), u),
