@@ -100,3 +100,11 @@ def test_the_mask_of_a_row_is_not_kept_for_all_rows(size: int) -> None:
     found = (padded.mean(1, keepdim=True) + padded).contiguous() + 1
     expected = np.pad(values, ((0, 0), (size, 1)))
     np.testing.assert_allclose(found.numpy(), expected.mean(1, keepdims=True) + expected + 1, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [2, 4, 8, 16])
+@pytest.mark.parametrize("columns", [3, 17, 18, 19, 20, 36, 48])
+def test_short_rows_of_bytes_are_transposed(columns: int, rows: int) -> None:
+    """LLVM 22 did not come to an end with 17 to 20 columns."""
+    values = np.arange(rows * columns).astype(np.int8).reshape(rows, columns)
+    assert ((Tensor(values) + 1).T.contiguous().numpy() == (values + 1).T).all()

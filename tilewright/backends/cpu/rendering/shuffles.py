@@ -166,9 +166,15 @@ def interleave(emit: Emit, bits: int, rows: Sequence[str], lanes: int) -> str:
     result:  a0 b0 c0 d0   a1 b1 c1 d1   a2 b2 c2 d2   a3 b3 c3 d3
 
     A round zips pairs of rows; the pairs of elements are the elements of the next round, of twice as many bits. Another
-    number of rows is one shuffle: of three it is an instruction of NEON."""
+    number of rows is one shuffle: of three it is an instruction of NEON. Rows that fill no registers are padded: LLVM
+    22 does not come to an end with bytes of 17 to 20 lanes."""
     if len(rows) & (len(rows) - 1):
         return interleave_any(emit, f"i{bits}", rows, lanes)
+    wide = power_of_two(lanes)
+    if wide > lanes and lanes * bits % (8 * PIECE_BYTES):
+        padded = [part(emit, f"i{bits}", row, lanes, 0, wide) for row in rows]
+        whole = interleave(emit, bits, padded, wide)
+        return part(emit, f"i{bits}", whole, wide * len(rows), 0, lanes * len(rows))
     found, width = list(rows), bits
     while len(found) > 1:
         kind, pairs = of_lanes(f"i{width}", lanes), of_lanes(f"i{width}", 2 * lanes)
