@@ -37,8 +37,8 @@ def repeat_terms(sink: UOp) -> UOp:
 
 
 def _repeated_axes(node: UOp) -> list[UOp]:
-    kinds = (AxisType.UNROLL, AxisType.GROUP)
-    return [axis for axis in node.src[1:] if axis.arg.kind in kinds and axis not in node.src[0].ranges]
+    found = [axis for axis in node.src[1:] if axis.arg.kind in (AxisType.UNROLL, AxisType.GROUP)]
+    return [axis for axis in found if axis not in node.src[0].ranges and size_of(axis) > 1]
 
 
 def _power(value: UOp, exponent: int) -> UOp:
