@@ -6,7 +6,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.kernel.kernels import kernel_of
 from tilewright import Tensor, Variable
+from tilewright.backends.cpu.device import cpu_target
+from tilewright.base.dtype import dtypes
+from tilewright.codegen.pipeline import lower
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.uop import const
+from tilewright.kernel.optimise import prepare_kernel
 
 
 @pytest.mark.parametrize("padding", [(0, 9), (1, 4), (3, 15), (0, 1)])
@@ -108,3 +116,10 @@ def test_short_rows_of_bytes_are_transposed(columns: int, rows: int) -> None:
     """LLVM 22 did not come to an end with 17 to 20 columns."""
     values = np.arange(rows * columns).astype(np.int8).reshape(rows, columns)
     assert ((Tensor(values) + 1).T.contiguous().numpy() == (values + 1).T).all()
+
+
+def test_a_long_sum_of_equal_small_floats_has_an_order() -> None:
+    """265 is no number of float8_e5m2, so the sum is no product; in levels, its loops had no order."""
+    terms = build.expand(build.reshape(const(dtypes.float8_e5m2, 1.25), (1, 1)), (265, 1))
+    program = lower(prepare_kernel(kernel_of(build.reduce_axis(Ops.ADD, terms, (0,)))), cpu_target())
+    assert any(node.op is Ops.ACCUMULATE for node in program.body)

@@ -28,6 +28,8 @@ def cascade_sums(sink: UOp) -> UOp:
     # AFTER and BARRIER name the loop whose iterations they order; a loop that another's count depends on stays whole.
     fixed = {axis for node in nodes if node.op is Ops.AFTER or node.op is Ops.BARRIER for axis in node.src}
     fixed.update(axis for node in nodes if node.op is Ops.RANGE for axis in node.src[0].ranges)
+    # The inner levels of a sum of equal terms would depend on the outer ones by their counts alone.
+    fixed.update(axis for node in nodes for axis in loops_of(node) if axis not in node.src[0].ranges)
     stores = [node for node in nodes if node.op is Ops.STORE]
     plans: dict[Loops, Levels] = {}
     for node in nodes:
