@@ -19,6 +19,7 @@ from tilewright.codegen.loops.separate_loops import separate_loops
 from tilewright.graph.affine import Affine, affine, from_affine
 from tilewright.graph.ops import Axis, Ops
 from tilewright.graph.simplify import simplify
+from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.uop import UOp, const, index_const
 from tilewright.graph.walk import map_graph, size_of, substitute, toposort
 
@@ -30,7 +31,7 @@ def split_masked_ends(sink: UOp, target: Target) -> UOp:
     counts: dict[UOp, tuple[UOp, list[UOp]]] = {}
     for axis in peelable_loops(nodes):
         masks = {node.src[2] for node in nodes if node.op is Ops.INDEX and len(node.src) > 2 and axis in node.ranges}
-        conditions = [part for mask in masks for part in conjuncts(mask) if axis in part.ranges]
+        conditions = [part for mask in masks for part in parts_of(mask, Ops.AND) if axis in part.ranges]
         found = [unmasked_iterations(condition, axis) for condition in dict.fromkeys(conditions)]
         known = [count for count in found if count is not None]
         if conditions and len(known) == len(found):
@@ -62,11 +63,6 @@ def split_masked_ends(sink: UOp, target: Target) -> UOp:
 def _rest_of(axis: UOp, full: UOp) -> UOp:
     left = simplify(index_const(size_of(axis)) - full)
     return axis.replace(src=(left,), arg=Axis((*axis.arg.id, REST), axis.arg.kind))
-
-
-def conjuncts(mask: UOp) -> list[UOp]:
-    """The conditions that all have to hold."""
-    return [part for source in mask.src for part in conjuncts(source)] if mask.op is Ops.AND else [mask]
 
 
 def unmasked_iterations(condition: UOp, axis: UOp) -> UOp | None:

@@ -266,7 +266,7 @@ class Tracer:
                 continue
             elif now is None:
                 self.record.cleared.append(Destination(identity, put))
-            elif id(now) == id(before[0]()) and now.uop is not before[1]():
+            elif now.uop is not before[1]() and now is before[0]():
                 self.record.spoil("it adds to a gradient that was there before the call; set it to None in the call")
         # One tensor at two destinations is one result.
         return list({destination.identity: (tensor, destination) for tensor, destination in found}.values())
