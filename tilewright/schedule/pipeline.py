@@ -91,6 +91,11 @@ def lower_checks(state: Scheduling) -> None:
     state.outputs = keep_checks(state.outputs, state.params, state.device, state.target_of)
 
 
+def order_computed(state: Scheduling) -> None:
+    if has_tensor_cores(state):
+        state.outputs = order_operands(state.outputs, target_of_nodes(state), copies_inputs=False)
+
+
 def prepare_outputs(state: Scheduling) -> None:
     prepared, state.sequence = prepare_graph(state.outputs, state.target_of(state.device))
     state.outputs = [storage_node(node) for node in prepared]
@@ -98,10 +103,17 @@ def prepare_outputs(state: Scheduling) -> None:
 
 def order_factors(state: Scheduling) -> None:
     """Skipped where nodes have an order to be kept, since it names nodes that would be replaced."""
-    if state.sequence or not any(state.target_of(device).tensor_cores for device in devices_of(state)):
-        return
+    if not state.sequence and has_tensor_cores(state):
+        state.outputs = order_operands(state.outputs, target_of_nodes(state))
+
+
+def has_tensor_cores(state: Scheduling) -> bool:
+    return any(state.target_of(device).tensor_cores for device in devices_of(state))
+
+
+def target_of_nodes(state: Scheduling) -> Callable[[UOp], Target]:
     devices = find_devices(toposort(*state.outputs), state.params, state.device)
-    state.outputs = order_operands(state.outputs, lambda node: state.target_of(devices[node]))
+    return lambda node: state.target_of(devices[node])
 
 
 def devices_of(state: Scheduling) -> set[str]:
@@ -157,6 +169,13 @@ def place_memory(state: Scheduling) -> None:
 
 PASSES: tuple[Pass[Scheduling], ...] = (
     Pass("lower_checks", lower_checks, "a verified graph", "CHECK only where the device supports it"),
+    Pass(
+        "order_computed",
+        order_computed,
+        "contractions",
+        "values between contractions stored in the order in which tensor cores read them",
+        is_optional=True,
+    ),
     Pass(
         "prepare_graph",
         prepare_outputs,

@@ -11,6 +11,7 @@ its template. `group_elements.py` is for kernels without a reduction.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import partial
 
 from tilewright.graph.affine import affine
@@ -58,7 +59,9 @@ def row_plans(view: KernelView, found: bool) -> tuple[Plan, ...]:
 
 
 def match_crossing(view: KernelView) -> tuple[UOp, UOp] | None:
-    return None if has_effects(view) else crossing_axes(view)
+    # Of a long reduction the loads take the time, and its results are few.
+    is_long = any(steps_of(node) > SHORT_ROW for node in view.reduces)
+    return None if is_long or has_effects(view) else crossing_axes(view)
 
 
 def transpose_plans(view: KernelView, crossing: tuple[UOp, UOp]) -> tuple[Plan, ...]:
@@ -207,7 +210,9 @@ def share_rows(builder: GroupOptBuilder) -> None:
     axes = list(dict.fromkeys(axis for axis in found if axis is not None))
     outputs = output_loops(view)
     inner = [loop for loop in outputs if not all(loop in node.ranges for node in main_reductions(view))]
-    fast = [loop for loop in inner if any(stride(store, loop) == 1 for store in view.stores)]
+    # Stores across the rows are slow, and slower by one thread alone: the loop that is contiguous in loads is shared.
+    candidates = ([loop for loop in inner if has_unit_step(loop, of)] for of in (view.stores, view.loads))
+    fast = next(filter(None, candidates), [])
     # What is stored for a row may be longer than what is left to sum of it.
     longest = max([*axes, *fast], key=size_of)
     lanes = builder.lanes
@@ -222,6 +227,10 @@ def share_rows(builder: GroupOptBuilder) -> None:
         op = OptOps.GROUP if axis in view.reduce_axes else OptOps.LOCAL
         builder.split(op, builder.fill_up(axis, teams), teams)
     add_rows(builder)
+
+
+def has_unit_step(loop: UOp, accesses: Iterable[UOp]) -> bool:
+    return any(stride(access, loop) == 1 for access in accesses)
 
 
 def share_axis(builder: GroupOptBuilder, axis: UOp, op: OptOps, threads: int) -> None:

@@ -108,7 +108,9 @@ def find_narrow_product(view: KernelView, contraction: Contraction) -> NarrowPro
         return None
     # Where a thread stores its rows as vectors, adjacent threads need not store adjacent columns.
     stores = [store for store in view.stores if not _has_vectors(store, few)]
-    adjacent = [loop for loop in many.loops if all(stride(store, loop) in (0, 1) for store in stores)]
+    # Channels of their own, as those of a depthwise convolution, are adjacent where they come last.
+    channels = [loop for loop in contraction.batch if any(stride(load, loop) == 1 for load in many.loads)]
+    adjacent = [loop for loop in (*channels, *many.loops) if all(stride(store, loop) in (0, 1) for store in stores)]
     fast = min(adjacent, key=lambda loop: _step_bytes(many, loop), default=None)
     if fast is None or size_of(fast) < warp_threads(view.target):
         return None

@@ -56,6 +56,8 @@ LONGEST_ROW = 1 << 14
 # reduces columns.
 MAX_GROUP_WORK = 1 << 15
 COLUMN_THREADS = 128
+# The elements from which a kernel that reduces along memory and stores across it takes longer than two.
+MIN_CROSSING = 1 << 18
 # How often a sum may be recomputed per element inside a short sum, whose windows overlap.
 MAX_OVERLAP = 3
 # The fewest terms of a sum for which its results are stored before strided windows read them: fused, its loops
@@ -280,8 +282,11 @@ class _Decisions:
         root = use.root
         work = max(max_count(root.shape), self.facts[root].reduce_work)
         long = [loop for loop in loops_over(root.shape) if loop.op is Ops.RANGE]
-        is_by_columns = long and long[-1] in ranges_of(use.element) and not self._sums_along_memory(node)
-        groups = -(-rows // COLUMN_THREADS) if is_by_columns else rows
+        has_rows_inside = bool(long) and long[-1] in ranges_of(use.element)
+        if has_rows_inside and self._sums_along_memory(node):
+            # Adjacent threads would store elements of different rows of the result, each to a line of its own.
+            return max_count(root.shape) < MIN_CROSSING
+        groups = -(-rows // COLUMN_THREADS) if has_rows_inside else rows
         return 2 * groups >= self.group_cores or work <= groups * MAX_GROUP_WORK
 
     def _sums_along_memory(self, node: UOp) -> bool:

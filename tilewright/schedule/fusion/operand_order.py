@@ -5,7 +5,8 @@ graph, in which an operand of a contraction that would be staged element by elem
     after:  the same, stored as x[b, h, w, c] and weight[o, kh, kw, c]                 vectors along c
 
 A computed operand is stored in that order for all of its users, so that a chain of convolutions keeps it; its kernel
-stores it so at once. An input is copied once."""
+stores it so at once. An input is copied once. What is between operands is in the order of its neighbours
+(`result_orders.py`)."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import consumers, map_nodes, toposort
 from tilewright.schedule.fusion.indexing import TRUE, Element, flatten_index, push_movement
+from tilewright.schedule.fusion.result_orders import in_one_order, large_products, last_long_axis, results_in_short_rows
 from tilewright.schedule.fusion.uses import loops_over
 
 # Bytes of the vector that one copy instruction moves.
@@ -33,8 +35,6 @@ LINE_BYTES = 128
 MAX_LINE_PADDING = 16
 # A copy of an operand pays where each element is multiplied at least this often.
 MIN_USES = 64
-# Aligned rows pay for results of at least this many elements.
-MIN_RESULT = 1 << 18
 _INPUTS = frozenset({Ops.PARAM, Ops.BUFFER, Ops.ASSIGN})
 
 
@@ -91,21 +91,27 @@ def _walks(index: UOp, loop: UOp) -> bool:
     return form.terms.get(loop) == 1 and form.constant == 0 and not any(step % int(loop.src[0].arg) for step in others)
 
 
-def order_operands(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target]) -> list[UOp]:
+def order_operands(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target], copies_inputs: bool = True) -> list[UOp]:
+    """`copies_inputs` is off where sums are not split yet, and their operands may change."""
     nodes = toposort(*outputs)
     inputs: dict[UOp, list[tuple[_Factor, int]]] = {}  # of each contraction: operands that are copied
     ordered: dict[UOp, int] = {}  # computed operands, and the axis that they are stored with last
+    bases: dict[UOp, None] = {}  # of the factors of contractions, where they are computed
     windows = _inside_windows(nodes)
     for node in nodes:
-        for factor, axis in _misplaced(node, facts_of, ordered, node in windows):
+        factors = _factors(node, facts_of)
+        bases.update((factor.base, None) for factor in factors if not _is_input(factor.base))
+        for factor, axis in _misplaced(node, factors, facts_of(node), ordered, node in windows) if factors else ():
             is_copied = _is_input(factor.base) or factor.base in outputs or factor.base in ordered
-            if is_copied:
+            if is_copied and copies_inputs:
                 inputs.setdefault(node, []).append((factor, axis))
-            else:
+            elif not is_copied:
                 ordered[factor.base] = axis
-    for node in _results_in_short_rows(nodes, facts_of):
+    users, products = consumers(nodes), large_products(nodes)
+    for node in results_in_short_rows(products, users, facts_of, VECTOR_BYTES):
         if node not in outputs:
-            ordered.setdefault(node, _last_long_axis(node))
+            ordered.setdefault(node, last_long_axis(node))
+    ordered |= {node: axis for node, axis in in_one_order(products, users, ordered, bases) if node not in outputs}
     if not inputs and not ordered:
         return list(outputs)
 
@@ -119,34 +125,6 @@ def order_operands(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target]) ->
 
     replaced = map_nodes(nodes, visit)
     return [replaced[node] for node in outputs]
-
-
-def _results_in_short_rows(nodes: list[UOp], facts_of: Callable[[UOp], Target]) -> list[UOp]:
-    """Results of large products that are stored because several nodes use them, and whose rows are not aligned: tensor
-    cores would store them element by element."""
-    users = consumers(nodes)
-    found = []
-    for node in nodes:
-        total = node.src[0] if node.op is Ops.CAST and node.dtype.itemsize == 2 else None
-        while total is not None and total.op is Ops.RESHAPE:
-            total = total.src[0]
-        if total is None or total.op is not Ops.REDUCE_AXIS or max_count(node.shape) < MIN_RESULT:
-            continue
-        size = node.shape[_last_long_axis(node)]
-        if not size % (VECTOR_BYTES // node.dtype.itemsize) or size < MIN_USES:
-            continue
-        is_product = total.src[0].op is Ops.MUL and all(factor.op is Ops.EXPAND for factor in total.src[0].src)
-        if is_product and facts_of(node).tensor_cores and _is_stored(node, users):
-            found.append(node)
-    return found
-
-
-def _is_stored(node: UOp, users: dict[UOp, list[UOp]]) -> bool:
-    """Whether several nodes use it, through views and conversions."""
-    found = users.get(node, [])
-    while len(found) == 1 and (found[0].op is Ops.CAST or found[0].op in (Ops.RESHAPE, Ops.EXPAND)):
-        found = users.get(found[0], [])
-    return len(found) > 1
 
 
 def _inside_windows(nodes: list[UOp]) -> set[UOp]:
@@ -176,14 +154,12 @@ def _with_factors(product: UOp, made: UOp, copied: list[tuple[_Factor, int]], ta
     return made.with_src(tuple(factors))
 
 
-def _misplaced(
-    node: UOp, facts_of: Callable[[UOp], Target], ordered: dict[UOp, int], is_in_windows: bool
-) -> list[tuple[_Factor, int]]:
-    """The factors of a contraction that should be stored in another order, each with the axis that should be last."""
+def _factors(node: UOp, facts_of: Callable[[UOp], Target]) -> list[_Factor]:
+    """The two factors of a contraction that tensor cores compute from vectors, and that uses each element often; none
+    of another node."""
     if node.op is not Ops.REDUCE_AXIS or node.arg[0] is not Ops.ADD:
         return []
-    loops = loops_over(node.src[0].shape)
-    product, element = node.src[0], Element(loops, TRUE)
+    product, element = node.src[0], Element(loops_over(node.src[0].shape), TRUE)
     while product.op is Ops.RESHAPE:
         product, element = product.src[0], push_movement(product, element)
     if product.op is not Ops.MUL or product.src[0] is product.src[1]:
@@ -191,33 +167,53 @@ def _misplaced(
     if any(factor.op is not Ops.EXPAND for factor in product.src):
         return []
     factors = [_factor(operand, element) for operand in product.src]
-    dtype = factors[0].base.dtype
-    cores = [core for core in facts_of(node).tensor_cores if core.operand is dtype and core.wants_vectors]
-    if not cores or factors[1].base.dtype is not dtype:
+    if factors[1].base.dtype is not factors[0].base.dtype or not _cores(factors, facts_of(node)):
         return []
-    lanes = VECTOR_BYTES // dtype.itemsize
+    work = math.prod(product.shape)
+    return factors if all(work >= MIN_USES * max_count(factor.base.shape) for factor in factors) else []
+
+
+def _cores(factors: list[_Factor], target: Target) -> list[TensorCore]:
+    dtype = factors[0].base.dtype
+    return [core for core in target.tensor_cores if core.operand is dtype and core.wants_vectors]
+
+
+def _misplaced(
+    node: UOp, factors: list[_Factor], target: Target, ordered: dict[UOp, int], is_in_windows: bool
+) -> list[tuple[_Factor, int]]:
+    """The factors of a contraction that should be stored in another order, each with the axis that should be last."""
+    cores, lanes = _cores(factors, target), VECTOR_BYTES // factors[0].base.dtype.itemsize
+    loops = loops_over(node.src[0].shape)
     inner = [loops[axis] for axis in node.arg[1]]
     outer = [loop for loop in loops if loop.op is Ops.RANGE and loop not in inner]
     own = [
         [loop for loop in outer if _reads(one, loop) and not _reads(other, loop)]
         for one, other in (factors, factors[::-1])
     ]
-    work = math.prod(product.shape)
-    if any(work < MIN_USES * max_count(factor.base.shape) for factor in factors):
-        return []
     aligned = [inner, inner] if is_in_windows else own
     is_good = [
         f.base not in ordered and _is_vectorised(f, inner, o, lanes) for f, o in zip(factors, aligned, strict=True)
     ]
     if all(is_good):
-        return []
+        if not _differ_along_sum(factors, inner):
+            return []
+        smaller = min(factors, key=lambda factor: max_count(factor.base.shape))
+        is_good = [factor is not smaller for factor in factors]
     found = None if is_in_windows else _short_rows(factors, own, inner, is_good, ordered, lanes)
     if found is None:
         found = _moved(node, factors, own, inner, ordered, lanes, is_in_windows)
+    work = math.prod(node.src[0].shape)
     singles = [_staged(work, others, cores[0]) for others, good in zip(own[::-1], is_good, strict=True) if not good]
-    if not any(core.is_bulk for core in cores) and not _pays(found, sum(singles), facts_of(node)):
+    if not any(core.is_bulk for core in cores) and not _pays(found, sum(singles), target):
         return []
     return found
+
+
+def _differ_along_sum(factors: list[_Factor], inner: list[UOp]) -> bool:
+    """Whether both factors are contiguous along the sum, but each along another of its loops: the vectors of one are
+    not those of the other."""
+    found = [next((loop for loop in inner if factor.position.terms.get(loop) == 1), None) for factor in factors]
+    return None not in found and found[0] is not found[1]
 
 
 def _staged(work: int, others: list[UOp], core: TensorCore) -> int:
@@ -280,7 +276,7 @@ def _short_rows(
     fetch them in place. None where the loops of a factor overlap in memory, or another loop is the last."""
     found: list[tuple[_Factor, int]] = []
     for factor, loops, good in zip(factors, own, is_good, strict=True):
-        last = _last_long_axis(factor.base)
+        last = last_long_axis(factor.base)
         # A single number that is broadcast has no axis.
         if not factor.is_plain or not factor.indices or factor.indices[last] not in (*loops, *inner):
             return None
@@ -301,12 +297,7 @@ def _vector_loops(factor: _Factor, loops: list[UOp], lanes: int) -> list[UOp]:
 
 def _last_axis(base: UOp, ordered: dict[UOp, int]) -> int:
     found = ordered.get(base)
-    return found if found is not None else _last_long_axis(base)
-
-
-def _last_long_axis(node: UOp) -> int:
-    """The last axis of more than one element."""
-    return max((axis for axis, size in enumerate(node.shape) if size > 1), default=0)
+    return found if found is not None else last_long_axis(base)
 
 
 def _is_vectorised(factor: _Factor, inner: list[UOp], own: list[UOp], lanes: int) -> bool:

@@ -39,6 +39,9 @@ LARGE_ROWS = 1 << 19
 ROW_PARTS, MIN_ROW_PARTS, ROW_STREAMS = 16, 4, 4
 MIN_ROWS = 64
 LONG_ROW = 1 << 17
+# The tensors whose order is looked at; the views through which the axis of adjacent elements is known.
+MAX_READ = 8
+_VIEWS = frozenset({Ops.PERMUTE, Ops.RESHAPE, Ops.SHRINK, Ops.PAD})
 # Results per core that keep a device with work-groups busy.
 RESULTS_PER_CORE = 8
 
@@ -94,15 +97,17 @@ def _in_memory_order(node: UOp) -> UOp | None:
     before: sum(permute(x, (2, 1, 0)) * 2, axes=(0, 1, 2))
     after:  sum(x * 2, axes=(0, 1, 2))
 
-    Reduced axes have no order of their own; in that of memory they merge. None where they are in that order already,
-    what is read has different orders, or the results would be stored in another order."""
+    Reduced axes have no order of their own; in that of memory they merge. None where they are in that order already and
+    as close to each other, what is read has different orders, or the results would be stored in another order."""
     (op, axes), source = node.arg, node.src[0]
     order = _common_order(source)
     if order is None or is_product(source, axes):
         return None
     kept = [order[axis] for axis, size in enumerate(node.shape) if size != 1]
     reduced = [order[axis] for axis in axes if source.shape[axis] != 1]
-    if kept != sorted(kept) or reduced == sorted(reduced):
+    long = [axis for axis, size in enumerate(source.shape) if size != 1]
+    is_closer = _runs(sorted(long, key=order.__getitem__), axes) < _runs(long, axes)
+    if kept != sorted(kept) or (reduced == sorted(reduced) and not is_closer):
         return None
     back = tuple(map(order.index, range(len(order))))
 
@@ -113,6 +118,11 @@ def _in_memory_order(node: UOp) -> UOp | None:
 
     values = toposort(source, stop=_is_read)
     return build.reduce_axis(op, map_nodes(values, visit)[source], tuple(sorted(order[axis] for axis in axes)))
+
+
+def _runs(order: list[int], axes: tuple[int, ...]) -> int:
+    """How many groups of adjacent axes are reduced, in an order of axes."""
+    return sum(axis in axes and (not number or order[number - 1] not in axes) for number, axis in enumerate(order))
 
 
 def _is_read(value: UOp) -> bool:
@@ -163,21 +173,28 @@ def _is_view(node: UOp) -> bool:
 
 
 def merge_axes(node: UOp, first: int, last: int, done: dict[UOp, UOp | None]) -> UOp | None:
-    """A value with axes `first` to `last` as one, by its operands, so that what is read has the merged axis as well."""
-    if node not in done:
-        shape = (*node.shape[:first], max_count(node.shape[first : last + 1]), *node.shape[last + 1 :])
-        found: UOp | None = build.reshape(node, shape)
-        if node.op is Ops.EXPAND:
-            given = node.src[0]
-            is_one = max_count(given.shape[first : last + 1]) == 1
-            is_whole = given.shape[first : last + 1] == node.shape[first : last + 1]
-            inner = merge_axes(given, first, last, done) if is_one or is_whole else None
+    """A value with axes `first` to `last` as one, by its operands, so that what is read has the merged axis as well.
+    `done` takes each operand with its replacement, None where it has none."""
+
+    def is_read(value: UOp) -> bool:
+        if value.op is Ops.EXPAND:
+            given, wide = (max_count(each.shape[first : last + 1]) for each in (value.src[0], value))
+            return given not in (1, wide)
+        return not value.op.is_elementwise or any(source.shape not in ((), value.shape) for source in value.src)
+
+    for value in toposort(node, stop=is_read):
+        if not value.shape or value in done:
+            continue
+        shape = (*value.shape[:first], max_count(value.shape[first : last + 1]), *value.shape[last + 1 :])
+        found: UOp | None = build.reshape(value, shape)
+        if value.op is Ops.EXPAND:
+            inner = None if is_read(value) else done[value.src[0]]
             found = None if inner is None else build.expand(inner, shape)
-        elif node.op.is_elementwise and all(source.shape in ((), node.shape) for source in node.src):
-            sources = [merge_axes(source, first, last, done) if source.shape else source for source in node.src]
+        elif not is_read(value):
+            sources = [done[source] if source.shape else source for source in value.src]
             kept = [source for source in sources if source is not None]
-            found = node.with_src(tuple(kept)) if len(kept) == len(sources) else None
-        done[node] = found
+            found = value.with_src(tuple(kept)) if len(kept) == len(sources) else None
+        done[value] = found
     return done[node]
 
 
@@ -213,18 +230,23 @@ def choose_parts(size: int, reduced: int, inner: tuple[int, ...] = ()) -> int | 
 
 
 def _split_columns(node: UOp, work: int, results: int) -> UOp | None:
-    """Splits column sums, such as the gradient of a bias: one thread per column is too few to fill a card."""
+    """Splits column sums, such as the gradient of a bias: one thread per column is too few to fill a card. Partial sums
+    are stored: a short sum of them would be fused with them, and few threads would take all of it."""
     source = node.src[0]
     _, axes = node.arg
     if work < LARGE_COLUMNS or results * 8 > MIN_PARTIALS or contiguous_axis(source) in axes:
         return None
     axis = max(axes, key=lambda a: source.shape[a])
+    merged = _merge_reduced(node, axis, is_contiguous=False)
+    if merged is not None:
+        split = _split_columns(merged, work, results)
+        return None if split is None else build.reshape(split, node.shape)
     max_parts = min(MAX_PARTS, MIN_PARTIALS // results, work // results // MIN_COLUMN_PART)
     parts = max((n for n in range(2, max_parts + 1) if source.shape[axis] % n == 0), default=1)
     if 4 * parts < max_parts:
         parts = padded_parts(source.shape[axis], work // results, 1 << (max_parts.bit_length() - 1))
-        return _split_with_padding(node, axis, parts) if parts > 1 else None
-    return _split_axis(node, source, axis, parts) if parts > 1 else None
+        return _split_with_padding(node, axis, parts, is_stored=True) if parts > 1 else None
+    return _split_axis(node, source, axis, parts, is_stored=True) if parts > 1 else None
 
 
 def _split_rows(node: UOp, work: int, results: int) -> UOp | None:
@@ -247,18 +269,36 @@ def _split_rows(node: UOp, work: int, results: int) -> UOp | None:
 
 
 def contiguous_axis(node: UOp) -> int:
-    """The axis along which the largest tensor that a value reads has stride 1, where its movements tell."""
-    if node.op is Ops.PERMUTE:
-        return int(node.arg.index(contiguous_axis(node.src[0])))
-    if node.op is Ops.RESHAPE:
-        given = node.src[0].shape
-        long, before = ([axis for axis, size in enumerate(shape) if size != 1] for shape in (node.shape, given))
-        own = contiguous_axis(node.src[0])
-        if [node.shape[axis] for axis in long] == [given[axis] for axis in before] and own in before:
-            return long[before.index(own)]
-    sources = [source for source in node.src if source.shape == node.shape and not _is_repeated(source)]
-    is_passed_on = node.op.is_elementwise and len(sources) > 0
-    return contiguous_axis(sources[0]) if is_passed_on else len(node.shape) - 1
+    """The axis along which most of the tensors that a value reads as a whole have stride 1, where its movements tell;
+    of the first few of them."""
+    pending: list[tuple[UOp, tuple[UOp, ...]]] = [(node, ())]
+    seen = {node}
+    found: list[int] = []
+    while pending and len(found) < MAX_READ:
+        value, views = pending.pop()
+        if value.op in _VIEWS:
+            pending.append((value.src[0], (*views, value)))
+        elif value.op.is_elementwise:
+            sources = [each for each in value.src if each.shape == value.shape and each not in seen]
+            seen.update(sources)
+            pending += [(source, views) for source in reversed(sources)]
+        elif value.op not in (Ops.EXPAND, Ops.CONST):
+            axis = len(value.shape) - 1
+            for view in reversed(views):
+                axis = _axis_of_view(view, axis)
+            found.append(axis)
+    return max(found, key=found.count, default=len(node.shape) - 1)
+
+
+def _axis_of_view(view: UOp, axis: int) -> int:
+    """The axis of a view along which its elements are those along an axis of its source."""
+    if view.op is Ops.PERMUTE:
+        return int(view.arg.index(axis))
+    if view.op is not Ops.RESHAPE:
+        return axis
+    step = max_count(view.src[0].shape[axis + 1 :])
+    wider = [number for number in range(len(view.shape)) if max_count(view.shape[number:]) > step]
+    return max(wider, default=len(view.shape) - 1)
 
 
 def _contiguous_axes(source: UOp) -> list[int]:
@@ -330,7 +370,7 @@ def padded_parts(size: int, reduced: int, most: int) -> int:
     return parts
 
 
-def _split_with_padding(node: UOp, axis: int, parts: int) -> UOp:
+def _split_with_padding(node: UOp, axis: int, parts: int, is_stored: bool = False) -> UOp:
     source = node.src[0]
     op, _ = node.arg
     size = source.shape[axis]
@@ -343,4 +383,4 @@ def _split_with_padding(node: UOp, axis: int, parts: int) -> UOp:
         everywhere = UOp(Ops.EXPAND, dtypes.int64, (position,), padded.shape)
         identity = const(source.dtype, reduce_identity(op, source.dtype))
         padded = (everywhere < size).where(padded, identity)
-    return _split_axis(node, padded, axis, parts)
+    return _split_axis(node, padded, axis, parts, is_stored)
