@@ -66,7 +66,7 @@ def in_one_order(
     """The results of `products`, and the operands `bases`, that are computed from those in `ordered`, or these from
     them, element by element, as by a batch normalisation; with the axis that they are to be stored with last."""
     results = filter(None, (_stored_with(node, users) for node in products))
-    wanted = {node for node in (*bases, *results) if not is_symbolic(node.shape)}
+    wanted = {node for node in (*bases, *results) if node.shape and not is_symbolic(node.shape)}
     pending, seen = deque(ordered.items()), set(ordered)
     # Operands that stay as they are come second: where one could be in either order, it is in that of its neighbours.
     for base in (None, *bases):
@@ -105,10 +105,12 @@ def _axis_of_user(node: UOp, user: UOp, axis: int) -> int | None:
 
 
 def _same_axis(node: UOp, other: UOp, axis: int) -> int | None:
-    """The axis of a view with the same long axes."""
-    own, others = ([a for a, size in enumerate(each.shape) if size != 1] for each in (node, other))
-    is_same = axis in own and [node.shape[a] for a in own] == [other.shape[a] for a in others]
-    return others[own.index(axis)] if is_same else None
+    """The axis of a RESHAPE, or of its source, that is the same as an axis of the other."""
+    size, before = node.shape[axis], max_count(node.shape[:axis])
+    alike = [
+        each for each, length in enumerate(other.shape) if length == size and max_count(other.shape[:each]) == before
+    ]
+    return alike[0] if size != 1 and alike else None
 
 
 def _stored_with(node: UOp, users: dict[UOp, list[UOp]]) -> UOp | None:
@@ -117,7 +119,7 @@ def _stored_with(node: UOp, users: dict[UOp, list[UOp]]) -> UOp | None:
     found = last = node
     while len(users.get(last, ())) == 1:
         (last,) = users[last]
-        if not (last.op.is_elementwise or last.op in (Ops.RESHAPE, Ops.PERMUTE, Ops.SHRINK)):
+        if not (last.op.is_elementwise or last.op in (Ops.RESHAPE, Ops.PERMUTE, Ops.SHRINK, Ops.PAD)):
             return None
         is_whole = last.op is not Ops.PERMUTE and max_count(last.shape) == max_count(node.shape)
         found = last if is_whole and last.dtype.itemsize <= node.dtype.itemsize else found
