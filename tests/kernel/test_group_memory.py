@@ -156,6 +156,25 @@ def test_a_thread_has_a_whole_row_of_a_softmax_over_few_elements(columns: int) -
     assert 515 <= threads < 2 * 515
 
 
+def test_rows_that_are_stored_as_columns_are_shared_by_threads() -> None:
+    """One thread of each work-group stored the whole row."""
+    x = leaf(0, 40, 600)
+    greatest = build.expand(build.reduce_axis(Ops.MAX, x, (1,)), x.shape)
+    made = chosen(build.permute(build.alu(Ops.SUB, x, greatest), (1, 0)))
+    assert made.count(AxisType.LOCAL) >= 32
+    array = whole_numbers(40, 600)
+    with emulated_card():
+        rows = given(array)
+        found = (rows - rows.max(axis=1, keepdim=True)).T.contiguous().numpy()
+    np.testing.assert_array_equal(found, (array - array.max(1, keepdims=True)).T)
+
+
+def test_a_long_reduction_is_shared_where_its_results_are_transposed() -> None:
+    """Tiles of 16 results through local memory would be all the threads that there are."""
+    made = chosen(build.permute(build.reduce_axis(Ops.ADD, leaf(0, 4096, 16, 64), (0,)), (0, 2, 1)))
+    assert made.count(AxisType.GROUP) >= 16
+
+
 def test_windows_have_a_thread_for_each_result() -> None:
     windows = leaf(0, 2048, 37, 3, 37, 3)
     made = chosen(build.reduce_axis(Ops.ADD, windows, (2, 4)))

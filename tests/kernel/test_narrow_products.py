@@ -43,6 +43,18 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], Function]] = {
         (8, 4, 3, 3),
         lambda x, w: x.conv2d(w, padding=1).permute(0, 2, 3, 1).contiguous(),
     ),
+    "a channel each, channels last": (
+        (1, 64, 7, 9),
+        (64, 1, 3, 3),
+        lambda x, w: (
+            x.permute(0, 2, 3, 1)
+            .contiguous()
+            .permute(0, 3, 1, 2)
+            .conv2d(w, padding=1, groups=64)
+            .permute(0, 2, 3, 1)
+            .contiguous()
+        ),
+    ),
     "16 rows": ((1, 3, 20, 36), (16, 3, 1, 1), lambda x, w: x.conv2d(w)),
     "followed by more": ((2, 4, 12, 34), (3, 4, 3, 3), lambda x, w: x.conv2d(w, padding=1).relu() + 1),
 }
