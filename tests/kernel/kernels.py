@@ -364,6 +364,16 @@ def shifted_sums() -> UOp:
     return sink(store(param(0, 9), y, summed(inside.where(term, term.const_like(0)), k)))
 
 
+def spaced_sums(gap: int, first: int) -> UOp:
+    """out[y] = sum over k of a[y + gap*k + first] * w[k] where that is in a: the loop begins and ends at fractions of
+    y."""
+    y, k = axis(13, 0), axis(5, 1, AxisType.REDUCE)
+    position = y + k * gap + first
+    inside = (position >= 0) & (position < 9)
+    term = UOp(Ops.LOAD, F32, (UOp(Ops.INDEX, F32, (param(1, 9), position, inside)),)) * load(param(2, 5), k)
+    return sink(store(param(0, 13), y, summed(inside.where(term, term.const_like(0)), k)))
+
+
 _MASKED = _named(image_gradient, shifted_sums)
 
 # ---------------------------------------------------------------- data

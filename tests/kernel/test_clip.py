@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.kernel.kernels import image_gradient, kernel, refusal_of, shifted_sums
+from tests.kernel.kernels import image_gradient, kernel, refusal_of, shifted_sums, spaced_sums
 from tests.kernel.test_transforms import check
 from tilewright import Tensor
 from tilewright.engine.compilation.compile import forget_kernels
@@ -55,6 +55,18 @@ def test_the_loop_takes_the_terms_that_count_and_no_others() -> None:
     assert not any(node.op is Ops.INDEX and len(node.src) > 2 for node in toposort(sink))
 
 
+@pytest.mark.parametrize(("gap", "first"), [(2, 0), (2, -7), (-2, 0), (-2, 3), (3, -8), (-3, 1), (-7, 6)])
+def test_bounds_of_windows_with_gaps(gap: int, first: int) -> None:
+    """The loop has the terms of elements that exist and no others, with gaps in either direction."""
+    sink = apply_opt(spaced_sums(gap, first), Opt(CLIP, 1))
+    loop = next(node for node in toposort(sink) if node.op is Ops.RANGE and not node.src[0].is_const)
+    y = next(node for node in toposort(sink) if node.op is Ops.RANGE and node.src[0].is_const)
+    counts = [int(evaluate(substitute(loop.src[0], {y: index_const(place)}), {})) for place in range(13)]
+    assert counts == [sum(0 <= place + gap * k + first < 9 for k in range(5)) for place in range(13)]
+    assert not any(node.op is Ops.INDEX and len(node.src) > 2 for node in toposort(sink))
+    check(spaced_sums(gap, first), (Opt(CLIP, 1),), ("PYTHON", "CPU"))
+
+
 def test_sums_of_sums_become_one() -> None:
     sink = apply_opt(image_gradient(), Opt(CLIP, 3))
     assert len(view_kernel(image_gradient()).reduces) == 2
@@ -77,24 +89,28 @@ def test_what_cannot_be_clipped_is_refused(ast, opts: tuple[Opt, ...], reason: s
     assert reason in refusal_of(ast(), opts)
 
 
-@pytest.mark.parametrize(("size", "window", "padding"), [(9, 3, 0), (7, 3, 1), (12, 5, 2), (28, 3, 1)])
-def test_gradients_of_images(monkeypatch: pytest.MonkeyPatch, size: int, window: int, padding: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "window", "padding", "gap"),
+    [(9, 3, 0, 1), (7, 3, 1, 1), (12, 5, 2, 1), (28, 3, 1, 1), (14, 3, 2, 2), (11, 4, 0, 3), (30, 3, 4, 4)],
+)
+def test_gradients_of_images(monkeypatch: pytest.MonkeyPatch, size: int, window: int, padding: int, gap: int) -> None:
     """Weights that are not finite meet the gradients that they belong to, and no zeros of a border."""
     monkeypatch.setattr(convolutions, "MIN_GAIN", float("-inf"))
     forget_kernels()
     generator = np.random.default_rng(size)
-    results = size + 2 * padding - window + 1
+    results = size + 2 * padding - gap * (window - 1)
     image = generator.integers(-4, 5, (2, 4, size, size)).astype(np.float32)
     weight = generator.integers(-4, 5, (6, 4, window, window)).astype(np.float32)
     upstream = generator.integers(1, 5, (2, 6, results, results)).astype(np.float32)
     weight[3, 2, 0, window - 1] = np.inf
     x, w, g = (Tensor(values) for values in (image, weight, upstream))
-    found = (x.conv2d(w, padding=padding) * g).sum().gradient(x)[0].numpy()
+    found = (x.conv2d(w, dilation=gap, padding=padding) * g).sum().gradient(x)[0].numpy()
     want = np.zeros((2, 4, size + 2 * padding, size + 2 * padding), np.float32)
     for row in range(window):
         for column in range(window):
             share = np.einsum("nfyx,fc->ncyx", upstream, weight[:, :, row, column])
-            want[:, :, row : row + results, column : column + results] += share
+            rows, columns = (slice(gap * first, gap * first + results) for first in (row, column))
+            want[:, :, rows, columns] += share
     want = want[:, :, padding : padding + size, padding : padding + size]
     np.testing.assert_array_equal(found, want)
     assert np.isfinite(found[:, 2]).any()

@@ -229,8 +229,10 @@ def find_masked_window(view: KernelView, windows: Windows) -> Window | None:
     if not along:
         return Window(None, 1)
     window, length = size_of(along[0]), size_of(row)
-    # Only the ends of a row are masked.
-    ends = {*range(min(window, length)), *range(max(0, length - window), length)}
+    # Only the ends of a row are masked: as many of its elements as a window covers.
+    apart = abs(stride(windows.image, along[0]) or 0) // max(1, abs(stride(windows.image, row) or 0))
+    reach = window * max(1, apart)
+    ends = {*range(min(reach, length)), *range(max(0, length - reach), length)}
     masked = sum(
         any(holds_at(part, {row: pixel, along[0]: step}) is False for part in parts if row in part.ranges)
         for pixel in ends

@@ -121,11 +121,14 @@ def bound_of(part: UOp, axis: UOp, total: UOp) -> Bound | None:
     rest = Affine({atom: times for atom, times in form.terms.items() if atom is not axis}, form.constant)
     around = {found for atom in rest.terms for found in atom.ranges}
     is_one_bound = all(found in total.ranges and not _differs_in_group(found) for found in around)
-    if abs(step) != 1 or not is_one_bound:
+    if step == 0 or not is_one_bound:
         return None
-    # step * axis + rest < 0, or not: with a step of 1 the axis ends, or begins, at -rest; else at 1 + rest.
-    value = rest.scaled(-1) if step == 1 else Affine(rest.terms, rest.constant + 1)
-    return Bound(from_affine(value), (step == 1) is negated)
+    # step * axis + rest < 0, or not: with a step of n the axis ends, or begins, at -rest / n rounded up; with one of
+    # -n at the first number greater than rest / n. Both are a sum divided by n and rounded down.
+    size = abs(step)
+    above = rest.scaled(-1) if step > 0 else rest
+    value = from_affine(Affine(above.terms, above.constant + (size - 1 if step > 0 else size)))
+    return Bound(value // size if size > 1 else value, (step > 0) is negated)
 
 
 def _differs_in_group(axis: UOp) -> bool:
