@@ -14,7 +14,6 @@ from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import ShapeError
 from tilewright.base.records import record
 from tilewright.graph import build, marks
-from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Devices, Shape
 from tilewright.graph.uop import UOp
@@ -32,6 +31,7 @@ from tilewright.tensor.families.networks.phases import (
     phases_of,
     stored_with_gradient,
 )
+from tilewright.tensor.families.networks.tap_products import is_less_by_taps, products_of_taps, sum_of_windows
 from tilewright.tensor.families.networks.windows import Sizes, check_windows, pads_of, sizes_of
 
 # From this many products per element of the image on, its phases are stored before they are convolved: a depthwise
@@ -145,17 +145,10 @@ class ConvolutionMixin(ProductsMixin):
         result the sum of those of its window."""
         batch, inputs, *sizes = self.shape
         outputs, _, *kernel = weight.shape
-        space = len(kernel)
-        taps = weight.permute(0, *range(2, 2 + space), 1).reshape(outputs * math.prod(kernel), inputs)
+        taps = weight.permute(0, *range(2, weight.ndim), 1).reshape(outputs * math.prod(kernel), inputs)
         products = taps.dot(self.reshape(batch, inputs, math.prod(sizes)), dtype=carrier)
         node = build.reshape(build.contiguous(products.uop), (batch, outputs, *kernel, *sizes))
-        pairs = [axis for number in range(space) for axis in (2 + number, 2 + space + number)]
-        node = build.permute(node, (0, 1, *pairs))
-        for number, (gap, around) in enumerate(zip(gaps, pads)):
-            node = nodes.shift_rows(nodes.pad_axis(node, 3 + 2 * number, *around), 3 + 2 * number, gap)
-        summed = build.reduce_axis(Ops.ADD, node, range(2, 2 + 2 * space, 2))
-        size = tuple(node.shape[3 + 2 * number] for number in range(space))
-        return self._new(build.cast(build.reshape(summed, (batch, outputs, *size)), result), weight)
+        return self._new(build.cast(sum_of_windows(node, gaps, pads), result), weight)
 
     def _summed_phases(self, weight: Self, padded: UOp, steps: Sequence[int], dtype: DType | str | None) -> Self:
         """A strided depthwise convolution as the sum over phases of the image (positions with the same remainder modulo
@@ -256,8 +249,7 @@ class ConvolutionMixin(ProductsMixin):
         for classes in itertools.product(*(phases.classes for phases in axes)):
             kernel = self._new(phase_weight(weight.uop, groups, axes, classes), weight)
             pads = [phases.around(chosen) for phases, chosen in zip(axes, classes)]
-            image, around = self._padded_phase(kernel, groups, pads)
-            found = image.conv2d(kernel, None, groups, 1, tuple(phases.gap for phases in axes), around).uop
+            found = self._convolved_phase(kernel, groups, tuple(phases.gap for phases in axes), pads)
             results[classes] = found if is_plain else stored_with_gradient(found)
         node = interleave(results, axes, groups * weight.shape[1])
         for axis, (phases, (start, stop)) in enumerate(zip(axes, bounds), start=2):
@@ -265,6 +257,17 @@ class ConvolutionMixin(ProductsMixin):
             node = nodes.pad_axis(node, axis, 0, max(0, stop - dropped - node.shape[axis]))
             node = nodes.slice_axis(node, axis, start - dropped, stop - dropped)
         return node
+
+    def _convolved_phase(self, kernel: Self, groups: int, gaps: Sequence[int], pads: Sequence[tuple[int, int]]) -> UOp:
+        """The convolution of a phase: of the padded input, or of products with taps where these take less time."""
+        has_sizes = not is_symbolic((*self.shape, *kernel.shape)) and 0 not in self.shape
+        if isinstance(self.device, str) and has_sizes:
+            given = self._product_dtypes("conv_transpose2d", kernel, None)
+            target = open_driver(self.device).target
+            if is_less_by_taps(self.shape, kernel.shape, groups, gaps, pads, given[1], target):
+                return products_of_taps(self.uop, kernel.uop, groups, gaps, pads, given, target)
+        image, around = self._padded_phase(kernel, groups, pads)
+        return image.conv2d(kernel, None, groups, 1, tuple(gaps), around).uop
 
     def _padded_phase(self, kernel: Self, groups: int, pads: Sequence[tuple[int, int]]) -> tuple[Self, Sizes]:
         """The input of the convolution of a phase, padded, and the padding that is left to that convolution: with few
