@@ -101,11 +101,13 @@ def is_summed_in_registers(row: int, columns: int, dtype: DType, target: Target)
 
 def sum_of_windows(products: UOp, gaps: Sequence[int], pads: Pads) -> UOp:
     """(batch, outputs, *kernel, *pixels), padded, as (batch, outputs, *results): the sums of the products of each
-    window."""
-    space = len(gaps)
-    pairs = [axis for number in range(space) for axis in (2 + number, 2 + space + number)]
-    node = build.permute(products, (0, 1, *pairs))
-    for axis, gap, around in zip(range(3, 3 + 2 * space, 2), gaps, pads):
+    window. The taps of an axis are one sum, short enough to be taken in the kernel of the products."""
+    axis = 2 + len(gaps)  # of the next pixels: before it are the results of earlier axes, and the taps of later ones
+    node = products
+    for gap, around in zip(gaps, pads):
+        behind = range(axis, len(node.shape))
+        node = build.permute(node, (0, 1, *range(3, axis), 2, *behind))
         node = nodes.shift_rows(nodes.pad_axis(node, axis, *around), axis, gap)
-    summed = build.reduce_axis(Ops.ADD, node, range(2, 2 + 2 * space, 2))
-    return build.reshape(summed, (*node.shape[:2], *node.shape[3::2]))
+        summed = build.reduce_axis(Ops.ADD, node, (axis - 1,))
+        node = build.reshape(summed, (*node.shape[: axis - 1], *node.shape[axis:]))
+    return node
