@@ -316,7 +316,7 @@ class _Nest(OptBuilder):
             size = size_of(axis) if self.sum_block is None or own != [axis] else size_of(axis) // 2
             divisors = [n for n in range(2, min(size, MAX_TASKS) + 1) if size_of(axis) % n == 0]
             few = [n for n in divisors if n <= REPACKED_PARTS * cores]
-            usable = divisors if axis in other.ranges or not few else few
+            usable = divisors if axis in other.ranges else few or divisors[:1]
             amounts = [n for n in usable if check_thread(self.view, axis, n) is None]
             if amounts:
                 parts[axis] = max(amounts, key=lambda n: (capped_utilisation(n, cores), n))
