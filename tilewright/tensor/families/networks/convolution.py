@@ -1,6 +1,6 @@
 """Convolutions. In: tensors of (batch, channels, *space) and weights. Out: tensors with other space sizes. A
-convolution is a sum of products over windows; a transposed convolution is one ordinary convolution per phase
-(`phases.py`)."""
+convolution is a sum of products over windows, or on cores of products of pixels with taps (`tap_products.py`); a
+transposed convolution is one ordinary convolution per phase (`phases.py`)."""
 
 from __future__ import annotations
 
@@ -77,6 +77,10 @@ class ConvolutionMixin(ProductsMixin):
             around = [size + before + after for size, (before, after) in zip(self.shape[2:], pads)]
             check_windows("conv2d", tuple(around), tuple(kernel), gaps)
             product = self._summed_taps(weight, gaps, pads, result, carrier)
+            return product if bias is None else product + with_channels(bias, "conv2d", outputs, space)
+        if max(steps) == 1 and (by_taps := self._product_of_taps(weight, groups, gaps, pads, (result, carrier))):
+            gradient = WindowsGradient(groups, gaps, pads, (result, carrier))
+            product = self._new(marks.with_gradient(by_taps, gradient, self.uop, weight.uop), weight)
             return product if bias is None else product + with_channels(bias, "conv2d", outputs, space)
         image, taps = self.uop, weight.uop
         if groups == 1 and (more := self._missing_channels(weight, steps)):
@@ -260,14 +264,28 @@ class ConvolutionMixin(ProductsMixin):
 
     def _convolved_phase(self, kernel: Self, groups: int, gaps: Sequence[int], pads: Sequence[tuple[int, int]]) -> UOp:
         """The convolution of a phase: of the padded input, or of products with taps where these take less time."""
-        has_sizes = not is_symbolic((*self.shape, *kernel.shape)) and 0 not in self.shape
-        if isinstance(self.device, str) and has_sizes:
-            given = self._product_dtypes("conv_transpose2d", kernel, None)
-            target = open_driver(self.device).target
-            if is_less_by_taps(self.shape, kernel.shape, groups, gaps, pads, given[1], target):
-                return products_of_taps(self.uop, kernel.uop, groups, gaps, pads, given, target)
+        given = self._product_dtypes("conv_transpose2d", kernel, None)
+        found = self._product_of_taps(kernel, groups, gaps, pads, given)
+        if found is not None:
+            return found
         image, around = self._padded_phase(kernel, groups, pads)
         return image.conv2d(kernel, None, groups, 1, tuple(gaps), around).uop
+
+    def _product_of_taps(
+        self,
+        kernel: Self,
+        groups: int,
+        gaps: Sequence[int],
+        pads: Sequence[tuple[int, int]],
+        dtypes_of: tuple[DType, DType],
+    ) -> UOp | None:
+        """A convolution of stride 1 by products of pixels with taps; None where windows take less time."""
+        if not isinstance(self.device, str) or is_symbolic((*self.shape, *kernel.shape)) or 0 in self.shape:
+            return None
+        target = open_driver(self.device).target
+        if not is_less_by_taps(self.shape, kernel.shape, groups, gaps, pads, dtypes_of[1], target):
+            return None
+        return products_of_taps(self.uop, kernel.uop, groups, gaps, pads, dtypes_of, target)
 
     def _padded_phase(self, kernel: Self, groups: int, pads: Sequence[tuple[int, int]]) -> tuple[Self, Sizes]:
         """The input of the convolution of a phase, padded, and the padding that is left to that convolution: with few
@@ -299,6 +317,24 @@ def windows_product(
     right = build.reshape(build.cast(taps, carrier), (1, groups, outputs // groups, inputs, *kernel, *(1,) * space))
     node = multiply_and_sum(build.expand(left, full), build.expand(right, full), range(3, 4 + space), result)
     return build.reshape(node, (batch, outputs, *size))
+
+
+@record
+class WindowsGradient:
+    """The gradients of a convolution of stride 1, whichever way it is computed: those of products of windows."""
+
+    groups: int
+    gaps: tuple[int, ...]
+    pads: tuple[tuple[int, int], ...]
+    dtypes: tuple[DType, DType]  # of the result, and of the products
+
+    def __call__(self, upstream: UOp, image: UOp, taps: UOp) -> tuple[UOp, ...]:
+        own = [marks.identical(image), marks.identical(taps)]
+        padded = build.cast(build.pad(own[0], ((0, 0), (0, 0), *self.pads)), self.dtypes[1])
+        steps = (1,) * len(self.gaps)
+        product = windows_product(padded, own[1], self.groups, steps, self.gaps, self.dtypes)
+        found = Flow(product, lambda inner: inner in own, stops=True).propagate(upstream)
+        return tuple(found[each] for each in own)
 
 
 @record

@@ -30,25 +30,41 @@ MAX_STORED_BYTES = 1 << 28
 # products are summed in registers and not stored.
 ROW_SHARE = 0.75
 MIN_FILLED = 0.75
+# The longest row of a window that is then unrolled, the share of the terms that may be left, and the fewest terms that
+# repay the time to compile such a tile.
+MAX_TAPS = 8
+MAX_TERMS = 0.8
+MIN_WORK = 1 << 22
 
 
 def is_less_by_taps(
     image: Shape, taps: Shape, groups: int, gaps: Sequence[int], pads: Pads, dtype: DType, target: Target
 ) -> bool:
     """Whether products of pixels and taps take less time than products of windows, which multiply the padding too and
-    leave lanes empty where there are few outputs. Products are stored and added to the results."""
+    leave lanes empty where there are few outputs."""
     batch, _, *sizes = image
     outputs, inputs, *kernel = taps
-    if not target.has_threads or math.prod(kernel) == 1:
+    results = results_of(sizes, kernel, gaps, pads)
+    if not target.has_threads or math.prod(kernel) < 2 or min(results) < 1:
         return False
     lanes, columns = target.lanes(dtype), outputs // groups
-    results = results_of(sizes, kernel, gaps, pads)
-    pixels = math.prod(size + min(0, before) + min(0, after) for size, (before, after) in zip(sizes, pads))
-    stored = batch * outputs * math.prod(kernel) * pixels * dtype.itemsize
     row_cost = MASKED_ROW_COST * whole_lanes(results[-1], lanes) / results[-1]
-    by_windows = math.prod(results) * inputs * min(whole_lanes(columns, lanes), columns * row_cost)
-    by_taps = whole_lanes(pixels, lanes) * columns * (inputs + MEMORY_ADDITIONS)
-    return by_taps < by_windows and stored <= MAX_STORED_BYTES
+    by_windows = math.prod(results) * math.prod(kernel) * inputs * min(whole_lanes(columns, lanes), columns * row_cost)
+    if is_summed_in_registers(results[-1], kernel[-1], columns, dtype, target):
+        terms = math.prod(map(terms_of, sizes, kernel, gaps, pads))
+        is_worth_it = batch * outputs * inputs * terms >= MIN_WORK
+        return is_worth_it and terms * inputs * whole_lanes(columns, lanes) < MAX_TERMS * by_windows
+    pixels = math.prod(size + min(0, before) + min(0, after) for size, (before, after) in zip(sizes, pads))
+    products = pixels * columns * math.prod(kernel)
+    by_taps = products / pixels * whole_lanes(pixels, lanes) * (inputs + MEMORY_ADDITIONS)
+    return by_taps < by_windows and batch * groups * products * dtype.itemsize <= MAX_STORED_BYTES
+
+
+def terms_of(size: int, taps: int, gap: int, pad: tuple[int, int]) -> int:
+    """The terms of all results along an axis that are products with pixels."""
+    before, results = pad[0], size + sum(pad) - gap * (taps - 1)
+    ends = ((before - tap * gap, size + before - tap * gap) for tap in range(taps))
+    return sum(max(0, min(end, results) - max(start, 0)) for start, end in ends)
 
 
 def results_of(sizes: Sequence[int], kernel: Sequence[int], gaps: Sequence[int], pads: Pads) -> list[int]:
@@ -74,7 +90,7 @@ def products_of_taps(
     outputs, inputs, *kernel = taps.shape
     columns, space = outputs // groups, len(kernel)
     row = results_of(image.shape[2:], kernel, gaps, pads)[-1]
-    is_stored = not is_summed_in_registers(row, columns, carrier, target)
+    is_stored = not is_summed_in_registers(row, kernel[-1], columns, carrier, target)
     if is_stored:
         # The rows of a matrix product: the summed axis is the last one in memory.
         stored = build.contiguous(build.permute(taps, (0, *range(2, 2 + space), 1)))
@@ -92,11 +108,11 @@ def products_of_taps(
     return build.cast(sum_of_windows(build.contiguous(products) if is_stored else products, gaps, around), result)
 
 
-def is_summed_in_registers(row: int, columns: int, dtype: DType, target: Target) -> bool:
+def is_summed_in_registers(row: int, taps: int, columns: int, dtype: DType, target: Target) -> bool:
     """Whether the sums over the taps stay in registers: vectors of channels, and a tile of a whole row of results, each
     of whose masks is known when the kernel is compiled."""
     is_filled = columns >= MIN_FILLED * whole_lanes(columns, target.lanes(dtype))
-    return is_filled and row <= ROW_SHARE * target.vector_registers
+    return is_filled and row <= ROW_SHARE * target.vector_registers and taps <= MAX_TAPS
 
 
 def sum_of_windows(products: UOp, gaps: Sequence[int], pads: Pads) -> UOp:
