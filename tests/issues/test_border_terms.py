@@ -76,6 +76,18 @@ def test_loops_end_where_the_image_does() -> None:
     assert len(view_kernel(made).reduces) == 1
 
 
+@pytest.mark.parametrize(("columns", "padding", "is_clipped"), [(33, 0, False), (22, 3, True)])
+def test_parts_of_rows_that_are_mostly_masked_are_read_from_a_box(columns: int, padding: int, is_clipped: bool) -> None:
+    """Masks of a part of a row are evaluated at run time: with gaps of 2 more than a third of the products had one."""
+    graph = Graph()
+    image = graph.tensor(2, 28, 28, columns)
+    result = image.conv2d(graph.tensor(40, 28, 7, 7), dilation=2, padding=padding)
+    (found,) = (result * graph.tensor(*result.shape)).sum().gradient(image)
+    (ast,) = (item.ast for item in schedule([found.uop], DEVICE).items if is_sum(item.ast))
+    made = optimise(ast, target_of("skylake-avx512"))
+    assert (OptOps.CLIP in {opt.op for opt in made.arg.applied}) is is_clipped
+
+
 # The image, the weight (outputs, inputs / groups, *kernel), groups, dilation and padding.
 BY_TAPS = {
     "half of the terms are on the border": ((6, 78, 13, 13), (178, 78, 7, 7), 1, 2, 6),

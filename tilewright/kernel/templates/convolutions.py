@@ -53,6 +53,7 @@ from tilewright.kernel.templates.measured import (
     BOX_SHARE,
     MASKED_ROW_SPEED,
     MASKED_STRIDE_COST,
+    MAX_MASKED_SHARE,
     MAX_MASKED_STEPS,
     MAX_STEPS,
     MAX_TASKS,
@@ -60,6 +61,7 @@ from tilewright.kernel.templates.measured import (
     MIN_GAIN,
     MIN_LANES,
     MIN_WINDOW_SUMS,
+    OPERAND_SHARE,
     PIXEL_COPY_COST,
     PIXEL_SPEED,
     REPACKED_PARTS,
@@ -238,7 +240,11 @@ def find_masked_window(view: KernelView, windows: Windows) -> Window | None:
         for pixel in ends
         for step in range(window)
     )
-    return Window(along[0], window, masked) if window <= MAX_MASKED_STEPS else None
+    registers = view.target.vector_registers
+    is_whole = length <= registers - registers // OPERAND_SHARE
+    if window > MAX_MASKED_STEPS or (not is_whole and masked > MAX_MASKED_SHARE * window * length):
+        return None
+    return Window(along[0], window, masked)
 
 
 class _Nest(OptBuilder):
