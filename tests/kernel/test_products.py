@@ -215,6 +215,13 @@ def test_a_copy_asks_for_rows_further_on_where_it_takes_less_than_a_page_of_each
     assert ahead(16) == 0  # the copy walks all of every row
 
 
+def test_the_vectors_of_a_copied_row_prefetch_the_same_part_of_a_later_row() -> None:
+    """A row of 3 vectors is 3 loads, each shorter than the step of the loop over tiles."""
+    row, tile, vector, lane = axis(64, 0), axis(5, 1), axis(3, 2, AxisType.UPCAST), axis(16, 3, AxisType.UPCAST)
+    place = UOp(Ops.INDEX, dtypes.float32, (param(1, 64 * 1024), row * 1024 + tile * 48 + (vector * 16 + lane)))
+    assert prefetch.rows_ahead(place, 16 * 4, [row, tile], 4096) == prefetch.ROWS_AHEAD * 1024 * 4
+
+
 LARGE_CACHES = replace(TARGETS["AVX-512"], core_cache_bytes=1 << 20, cache_bytes=16 << 20)
 CACHES = {name: replace(target, core_cache_bytes=1 << 20, cache_bytes=16 << 20) for name, target in TARGETS.items()}
 

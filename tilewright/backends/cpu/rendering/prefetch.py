@@ -128,16 +128,27 @@ def _clamped_step(base: UOp, loop: UOp) -> int:
 
 
 def rows_ahead(index: UOp, row_bytes: int, loops: Sequence[UOp], page_bytes: int) -> int:
-    """The distance of `ROWS_AHEAD` rows, in bytes; 0 where a copy reads whole pages."""
-    base, _ = tile_part(index.src[1])
+    """The distance of `ROWS_AHEAD` rows, in bytes; 0 where a copy reads whole pages. A row of a tile may be several
+    loads, of `row_bytes` each."""
+    base, steps = tile_part(index.src[1])
     if base is None:
         return 0
+    itemsize = memory_of(index).dtype.itemsize
+    row_bytes = max(row_bytes, _contiguous_elements(steps) * itemsize)
     for axis in reversed(loops):
-        step = coefficient(base, axis) * memory_of(index).dtype.itemsize
+        step = coefficient(base, axis) * itemsize
         if step != row_bytes:
             return ROWS_AHEAD * step if row_bytes < min(page_bytes, step) else 0
         row_bytes *= size_of(axis)
     return 0
+
+
+def _contiguous_elements(steps: dict[UOp, int]) -> int:
+    """The adjacent elements that the axes of a tile walk, by their steps."""
+    count = 1
+    for axis, step in sorted(steps.items(), key=lambda each: each[1]):
+        count *= size_of(axis) if step == count else 1
+    return count
 
 
 def _copied_indices(program: Program) -> frozenset[UOp]:
