@@ -16,7 +16,8 @@ from tilewright.codegen.pipeline import lower
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Opt, OptOps
-from tilewright.graph.uop import UOp
+from tilewright.graph.uop import UOp, const
+from tilewright.graph.walk import substitute
 from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.optimise import prepare_kernel
 
@@ -42,11 +43,19 @@ def block_opts(depth: int, block: int) -> tuple[Opt, ...]:
     return tuple(opt for opt in opts if opt.op is not OptOps.PADTO or depth % block)
 
 
-def blocked(depth: int) -> tuple[UOp, ...]:
+def blocked(depth: int, *left_out: OptOps) -> tuple[UOp, ...]:
     sink = prepare_kernel(kernel_of(product(4, depth, 8)))
     for opt in block_opts(depth, 264):
-        sink = apply_opt(sink, opt, TARGET)
+        if opt.op not in left_out:
+            sink = apply_opt(sink, opt, TARGET)
     return lower(sink, TARGET).body
+
+
+def padded_sum(has_zeros: bool) -> tuple[UOp, ...]:
+    """The loops over 16 terms, of which 10 have a left factor: the right factor is padded too where it `has_zeros`."""
+    left = build.pad(leaf(0, 4, 10), ((0, 0), (0, 6)))
+    right = build.pad(leaf(1, 4, 10), ((0, 0), (0, 6))) if has_zeros else leaf(1, 4, 16)
+    return lower(prepare_kernel(kernel_of(build.reduce_axis(Ops.ADD, left * right, (1,)))), TARGET).body
 
 
 def accumulations(body: tuple[UOp, ...]) -> list[bool]:
@@ -70,6 +79,25 @@ def test_all_but_the_end_is_without_masks(depth: int) -> None:
     with Context(PASS_LIMIT=0):
         assert all(accumulations(blocked(depth)))
     assert sorted(accumulations(blocked(depth))) == [False, True]
+
+
+def test_blocks_without_a_tile_along_the_sum_have_no_masked_part() -> None:
+    """Iterations that add products of zeros are left out."""
+    assert accumulations(blocked(999, OptOps.STAGE, OptOps.UNROLL)) == [False]
+
+
+def test_the_masked_part_ends_where_all_elements_of_a_tile_fail() -> None:
+    """Of 999 terms in blocks of 264, in pairs: the last block has 103 pairs and one half of a pair."""
+    blocks = [axis for axis in blocked(999, OptOps.STAGE) if axis.op is Ops.RANGE and axis.arg.id[0] == 2]
+    block, rest, _ = blocks
+    left = [substitute(rest.src[0], {block: const(rest.dtype, number)}).bounds for number in range(4)]
+    assert left == [(0, 0), (0, 0), (0, 0), (1, 1)]
+
+
+def test_terms_that_may_be_no_number_are_kept() -> None:
+    """A zero times an unmasked factor, which may be infinite, is not left out."""
+    assert len(accumulations(padded_sum(has_zeros=False))) == 2
+    assert len(accumulations(padded_sum(has_zeros=True))) == 1
 
 
 def test_both_parts_have_one_set_of_accumulators() -> None:

@@ -98,13 +98,13 @@ def stream_clocks(nbytes: int, target: Target) -> float:
 
 
 def streamed_clocks(view: KernelView, found: Streamed) -> float:
-    """Accumulators are loaded and stored once for every block of the sum. Blocks that do not divide it are masked, and
-    so are parts that do not divide the columns."""
+    """Accumulators are loaded and stored once for every block of the sum, also for a last one that is shorter. Parts
+    that do not divide the columns are masked."""
     product, target = found.product, view.target
     rows, columns, length = size_of(product.rows), size_of(product.columns), block_length(found, target)
-    work = tile_work(found.tile, rows, columns, found.lanes, may_overlap=True) + rows * columns * SPILLED_COST / length
-    if size_of(found.summed) % length:
-        work *= padded(size_of(found.summed), length) / size_of(found.summed) / MASKED_SPEED
+    blocks = -(-size_of(found.summed) // length)
+    work = tile_work(found.tile, rows, columns, found.lanes, may_overlap=True)
+    work += rows * columns * SPILLED_COST * blocks / size_of(found.summed)
     largest = min(max_part(view, found), found.tiles)
     if not any(has_equal_parts(view, found, part) for part in range(-(-largest // 2), largest + 1)):
         work /= MASKED_SPEED

@@ -80,7 +80,7 @@ def make_padded_opts(view: KernelView, found: Streamed) -> Opts:
 
 
 def block_length(found: Streamed, target: Target) -> int:
-    """Rows of the matrix in a block of the sum: a divisor of it where there is one, else its end is masked."""
+    """Rows of the matrix in a block of the sum: a divisor of it where there is one, else the last block is shorter."""
     most = target.prefetch_streams
     return next((n for n in range(most, most // 2 - 1, -1) if size_of(found.summed) % n == 0), most)
 
