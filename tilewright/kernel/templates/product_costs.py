@@ -36,7 +36,13 @@ from tilewright.kernel.templates.opt_builder import best_divisor
 from tilewright.kernel.templates.product_match import Product, sum_dtype
 from tilewright.kernel.templates.product_sizes import Tile, padded, tile_work
 from tilewright.kernel.templates.short_products import Short, has_streams
-from tilewright.kernel.templates.streamed_products import Streamed, block_length, has_equal_parts, max_part
+from tilewright.kernel.templates.streamed_products import (
+    Streamed,
+    block_length,
+    has_equal_parts,
+    is_one_block,
+    max_part,
+)
 
 
 def sums_of(view: KernelView, product: Product) -> int:
@@ -102,7 +108,7 @@ def streamed_clocks(view: KernelView, found: Streamed) -> float:
     that do not divide the columns are masked."""
     product, target = found.product, view.target
     rows, columns, length = size_of(product.rows), size_of(product.columns), block_length(found, target)
-    blocks = -(-size_of(found.summed) // length)
+    blocks = 0 if is_one_block(found, target) else -(-size_of(found.summed) // length)
     work = tile_work(found.tile, rows, columns, found.lanes, may_overlap=True)
     work += rows * columns * SPILLED_COST * blocks / size_of(found.summed)
     largest = min(max_part(view, found), found.tiles)

@@ -50,6 +50,7 @@ from tilewright.kernel.templates.product_match import (
 from tilewright.kernel.templates.short_products import make_short_opts, match_short
 from tilewright.kernel.templates.streamed_products import (
     fills_registers,
+    is_one_block,
     make_padded_opts,
     make_streamed_opts,
     match_streamed,
@@ -106,7 +107,9 @@ def _plans_in_place(view: KernelView, product: Product, lanes: int) -> Iterator[
     made: Callable[[], Opts | None]
     streamed = match_streamed(view, product)
     if streamed is not None and streamed.tiles >= 2 * MIN_TILES:
-        reason = "few rows and a matrix that is read once: the sum in short blocks outside of the columns"
+        is_short = is_one_block(streamed, view.target)
+        order = "all rows for one tile of columns" if is_short else "the sum in short blocks outside of the columns"
+        reason = f"few rows and a matrix that is read once: {order}"
         made = partial(make_streamed_opts, view, streamed)
         yield Plan("streamed", reason, made, _estimate(view, streamed_clocks, streamed))
     short = match_short(view, product)

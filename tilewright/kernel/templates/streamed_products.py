@@ -12,7 +12,8 @@ columns:
             for k in the block: accumulators in registers
             accumulators of the part += those           spilled to memory that a core's cache holds
 
-The blocks depend on the shape alone, so sums have the same bits for any number of cores."""
+A sum of so few rows that all of them are prefetched is one block, with no accumulators spilled. The blocks depend on
+the shape alone, so sums have the same bits for any number of cores."""
 
 from __future__ import annotations
 
@@ -24,7 +25,14 @@ from tilewright.graph.ops import AxisType
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import KernelView, stride
-from tilewright.kernel.templates.measured import MASKED_SPEED, MIN_STREAMED, MIN_TILES, PARTS_PER_CORE, SPILL_SHARE
+from tilewright.kernel.templates.measured import (
+    MASKED_SPEED,
+    MIN_PACKED_ROWS,
+    MIN_STREAMED,
+    MIN_TILES,
+    PARTS_PER_CORE,
+    SPILL_SHARE,
+)
 from tilewright.kernel.templates.product_match import Product, sum_dtype
 from tilewright.kernel.templates.product_nest import Nest
 from tilewright.kernel.templates.product_sizes import Tile, choose_tile, padded
@@ -50,18 +58,19 @@ class Streamed(NamedTuple):
 
 
 def match_streamed(view: KernelView, product: Product) -> Streamed | None:
-    """None where the sum has fewer than two blocks, or the matrix does not have rows along the columns."""
+    """None where the matrix does not have rows along the columns, or where one block would gain nothing."""
     _, right, rows, columns, _ = product
     if len(view.reduces) != 1 or len(view.reduces[0].src) != 2:
         return None
     summed, lanes = view.reduces[0].src[1], view.target.lanes(sum_dtype(view))
     is_plain = rows not in right.ranges and stride(right, columns) == 1 and (stride(right, summed) or 0) > 1
-    if not is_plain or size_of(summed) < 2 * view.target.prefetch_streams:
-        return None
     registers, streams = view.target.vector_registers, view.target.read_streams
+    if not is_plain or size_of(summed) < 2 * streams:
+        return None
     tile = choose_tile(size_of(rows), size_of(columns), lanes, registers, streams, may_overlap=True)
     width = tile.vectors * lanes
-    return Streamed(product, summed, tile, padded(size_of(columns), width) // width, lanes)
+    found = Streamed(product, summed, tile, padded(size_of(columns), width) // width, lanes)
+    return found if not is_one_block(found, view.target) or gains_from_strips(view, found) else None
 
 
 def fills_registers(found: Streamed) -> bool:
@@ -79,10 +88,25 @@ def make_padded_opts(view: KernelView, found: Streamed) -> Opts:
     return tuple(plan.opts)
 
 
+def is_one_block(found: Streamed, target: Target) -> bool:
+    """Whether the processor prefetches all rows of the matrix while they are read in parallel."""
+    return size_of(found.summed) < 2 * target.prefetch_streams
+
+
+def gains_from_strips(view: KernelView, found: Streamed) -> bool:
+    """Whether all rows for one tile of columns are faster than a packed matrix, or than columns inside the rows: few
+    rows, and a matrix that is not converted, and that the L1 does not hold until the next tile of rows."""
+    _, right, rows, columns, _ = found.product
+    is_far = size_of(found.summed) * size_of(columns) * right.dtype.itemsize >= view.target.l1_bytes
+    return size_of(rows) < MIN_PACKED_ROWS and right.dtype is view.reduces[0].dtype and is_far
+
+
 def block_length(found: Streamed, target: Target) -> int:
-    """Rows of the matrix in a block of the sum: a divisor of it where there is one, else the last block is shorter."""
-    most = target.prefetch_streams
-    return next((n for n in range(most, most // 2 - 1, -1) if size_of(found.summed) % n == 0), most)
+    """Rows of the matrix in a block of the sum: a divisor of it where there is one, else that of the fewest blocks of
+    about the same length; the last one is shorter."""
+    most, size = target.prefetch_streams, size_of(found.summed)
+    divisor = next((n for n in range(most, most // 2 - 1, -1) if size % n == 0), None)
+    return divisor or -(-size // -(-size // most))
 
 
 def max_part(view: KernelView, found: Streamed) -> int:
@@ -118,7 +142,10 @@ def make_streamed_opts(view: KernelView, found: Streamed) -> Opts | None:
     plan.order()
     plan.put_rows_inside()
     plan.share("rows", "columns")
-    return tuple(plan.opts) if plan.spill_blocks(plan.loops["columns"], block_length(found, view.target)) else None
+    if not is_one_block(found, view.target):
+        length = block_length(found, view.target)
+        return tuple(plan.opts) if plan.spill_blocks(plan.loops["columns"], length) else None
+    return tuple(plan.opts)
 
 
 class _Streamed(Nest):
