@@ -24,7 +24,8 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import KernelView, stride, view_kernel
 from tilewright.kernel.optimise import optimise, prepare_kernel
-from tilewright.kernel.templates.convolutions import find_windows, tile_speed
+from tilewright.kernel.templates.convolution_windows import find_windows
+from tilewright.kernel.templates.convolutions import tile_speed
 from tilewright.kernel.templates.product_match import find_product
 
 # ---------------------------------------------------------------- gradients of windows at a stride

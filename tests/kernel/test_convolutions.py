@@ -26,7 +26,7 @@ from tilewright.graph.walk import size_of, toposort
 from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.axes import stride, view_kernel
 from tilewright.kernel.optimise import prepare_kernel
-from tilewright.kernel.templates import convolution_sizes, convolutions
+from tilewright.kernel.templates import convolution_sizes, convolution_windows, convolutions
 from tilewright.kernel.templates.convolution_sizes import ChannelBlocks, SumBlock, choose_sum_block, choose_tile
 from tilewright.kernel.templates.convolutions import CONVOLUTION
 from tilewright.kernel.transforms.halo import find_sides
@@ -120,7 +120,7 @@ def test_a_convolution_is_vectorised_over_channels(name: str, target: str) -> No
     """Pixels are scalars, channels a vector that the packed factor has stride 1 for; a tile is in registers."""
     large = replace(TARGETS[target], core_cache_bytes=1 << 20)
     sink = prepare_kernel(CONVOLUTIONS[name]())
-    windows = convolutions.find_windows(view_kernel(sink, large), large.lanes(dtypes.float32))
+    windows = convolution_windows.find_windows(view_kernel(sink, large), large.lanes(dtypes.float32))
     assert windows is not None
     for opt in opts_of(CONVOLUTION, view_kernel(sink, large)) or ():
         sink = apply_opt(sink, opt, large)
@@ -169,9 +169,9 @@ def test_a_tile_goes_along_the_row(step: int, row: int, expected: tuple[int, int
         load(param(2, 1 << 20), f * 96 + c * 3 + u),
     )
     view = view_kernel(kernel(store(param(0, 1 << 20), n * (64 * row) + f * row + x, summed(image * weight, c, u))))
-    found = convolutions.find_windows(view, 16)
+    found = convolution_windows.find_windows(view, 16)
     assert found is not None
-    window = convolutions.find_window(view, found)
+    window = convolution_windows.find_window(view, found)
     tile = choose_tile(found, TARGETS["AVX-512"], 16, window, ChannelBlocks(1 << 10))
     assert (tile.vectors, tile.length, tile.height) == (*expected, 1)
     # Where each block copies the image, tiles are such that 4 vectors of channels, not 3, are one block.
@@ -205,7 +205,7 @@ def test_weights_that_lie_across_the_sum_are_not_turned_for_each_image() -> None
     assert sum(opt.op is OptOps.STAGE for opt in opts) == 1
     check(pixels(2), opts=None, devices=("CPU",), seed=2)
     # One image turns them once; where its rows are long, that is little beside the products.
-    found = convolutions.find_windows(view_kernel(prepare_kernel(pixels(1))), 16)
+    found = convolution_windows.find_windows(view_kernel(prepare_kernel(pixels(1))), 16)
     assert found is None
 
 

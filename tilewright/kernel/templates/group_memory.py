@@ -59,8 +59,7 @@ def row_plans(view: KernelView, found: bool) -> tuple[Plan, ...]:
 
 
 def match_crossing(view: KernelView) -> tuple[UOp, UOp] | None:
-    # Of a long reduction the loads take the time, and its results are few.
-    is_long = any(steps_of(node) > SHORT_ROW for node in view.reduces)
+    is_long = any(steps_of(node) > SHORT_ROW for node in view.reduces)  # its loads take the time, its results are few
     return None if is_long or has_effects(view) else crossing_axes(view)
 
 
