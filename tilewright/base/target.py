@@ -247,8 +247,12 @@ class Target:
     def l1_lines(self, step_bytes: int) -> int:
         """How many of the lines at a stride of `step_bytes` the first-level cache can hold. A stride of a large power
         of two uses few of its sets."""
-        way_bytes = max(self.line_bytes, self.l1_bytes // self.l1_ways)
-        return self.l1_ways * (way_bytes // math.gcd(way_bytes, max(self.line_bytes, step_bytes)))
+        return self.l1_ways * (self.l1_way_bytes // math.gcd(self.l1_way_bytes, max(self.line_bytes, step_bytes)))
+
+    @property
+    def l1_way_bytes(self) -> int:
+        """Lines this many bytes apart share a set of the first-level cache."""
+        return max(self.line_bytes, self.l1_bytes // self.l1_ways)
 
     def transposed_lanes(self, itemsize: int, rows: int, step_bytes: int) -> int:
         """How many elements of each of `rows` rows, `step_bytes` apart, are transposed in registers at a time: a line

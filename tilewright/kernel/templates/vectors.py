@@ -21,6 +21,7 @@ from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.text.arguments import axis_name
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
+from tilewright.kernel.analysis.cache_sets import lines_along
 from tilewright.kernel.axes import KernelView, is_counted, is_indirect, is_uniform, stride
 from tilewright.kernel.templates.boxes import find_box, stage_windows
 from tilewright.kernel.templates.measured import (
@@ -198,18 +199,12 @@ def overlap_rows(builder: OptBuilder, vector_axis: UOp, most: int, tiled: Sequen
     if not inside:
         return
     row, size = inside[-1], size_of(inside[-1])
-    most = min(most, lines_along(view, row))
+    most = lines_along(view, row, most)
     amounts = [n for n in range(2, most + 1) if size % n == 0]
     if amounts:
         builder.upcast(row, amounts[-1])
     elif 1 < most and -size % most * MAX_AGAIN <= size and find_box(view) is None and may_be_serial(view, row):
         builder.overlap_tiles(row, most)
-
-
-def lines_along(view: KernelView, axis: UOp) -> int:
-    """The rows along an axis whose lines the first cache holds: those that share a set evict one another's."""
-    steps = [abs(stride(load, axis) or 0) * load.dtype.itemsize for load in view.loads]
-    return min(map(view.target.l1_lines, steps), default=view.target.l1_lines(0))
 
 
 def is_brief(view: KernelView) -> bool:
@@ -367,7 +362,7 @@ def register_tile(builder: OptBuilder, vector_axis: UOp, vectors: int) -> None:
     free = builder.target.vector_registers - OPERAND_REGISTERS - vectors
     most = max(1, free // (vectors * max(1, len(builder.view.reduces))))
     for axis in tile_axes(builder.view, vector_axis):
-        most = min(most, lines_along(builder.view, axis))
+        most = lines_along(builder.view, axis, most)
         amount = max((d for d in range(1, min(most, MAX_TILE_ROWS) + 1) if size_of(axis) % d == 0), default=1)
         if amount > 1:
             builder.upcast(axis, amount)
