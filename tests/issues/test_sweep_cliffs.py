@@ -209,6 +209,33 @@ def test_rows_and_parts_of_a_tile_have_lines_in_the_first_cache_together(rows: i
     assert 1 < math.prod(map(size_of, tiled)) <= target.l1_ways
 
 
+# ---------------------------------------------------------------- rows that a cache holds
+
+
+def standardised(x: Tensor, axes: int | tuple[int, ...]) -> Tensor:
+    return (x - x.mean(axes, keepdim=True)) / (x.var(axes, keepdim=True) + 1e-5).sqrt()
+
+
+@pytest.mark.parametrize(("shape", "axes"), [((12, 50000), 1), ((2, 16, 181, 181), (0, 2, 3)), ((24, 43264), 1)])
+def test_statistics_of_rows_that_a_cache_holds_are_one_kernel(shape: tuple[int, ...], axes: int) -> None:
+    """Each was divided into parts, so three kernels read the values from memory: 0.31 ms for 12 rows, now 0.22."""
+    assert len(kernels_of(standardised(Tensor.empty(*shape), axes))) == 1
+
+
+@pytest.mark.parametrize("shape", [(20000, 16), (30000, 9)], ids=str)
+def test_statistics_of_few_columns_are_shared_by_cores(shape: tuple[int, int]) -> None:
+    """One kernel would have one task, all columns being lanes of a vector."""
+    assert len(kernels_of(standardised(Tensor.empty(*shape), 0))) > 1
+
+
+def test_several_rows_are_read_at_a_time_behind_a_short_sum() -> None:
+    """The squares about a mean of 32 partial sums: 214 us for 4 MB, now 140."""
+    _, squares, *_ = kernels_of(Tensor.empty(6, 43264).var(1))
+    made = Chosen(squares, CACHES["AVX-512"])
+    rows = [loop for loop in made.view.of_kind(AxisType.UPCAST) if loop not in made.view.reduce_axes]
+    assert math.prod(map(size_of, rows)) >= 2
+
+
 # ---------------------------------------------------------------- lookups behind sums
 
 

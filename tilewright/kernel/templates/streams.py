@@ -25,6 +25,7 @@ from tilewright.kernel.templates.measured import (
     MIN_SQUARE,
     MIN_STREAMED_ROWS,
     OVERLAPPING_VECTORS,
+    SHORT_SHARE,
     SPILL_SHARE,
 )
 from tilewright.kernel.templates.opt_builder import OptBuilder, best_divisor
@@ -199,24 +200,34 @@ def vectors_of_row(view: KernelView) -> int:
 
 
 def add_streams(builder: OptBuilder) -> None:
-    """A kernel of one vectorised reduction per row, and nothing else per row, takes several rows at a time."""
-    view = builder.view
-    if not builder.target.has_threads or len(view.reduces) != 1 or not any(a.arg.kind.is_tile for a in view.axes):
+    """A kernel of one vectorised reduction per row, and nothing else per row but what is short beside it, such as the
+    sum of the partial sums of a mean, takes several rows at a time."""
+    view, total = builder.view, long_reduction(builder.view)
+    if not builder.target.has_threads or total is None or not any(a.arg.kind.is_tile for a in view.axes):
         return
     rows = [axis for axis in view.of_kind(AxisType.LOOP) if axis not in view.reduce_axes]
-    if not rows or any(axis not in view.reduces[0].ranges for axis in rows):
+    if not rows or any(axis not in total.ranges for axis in rows):
         return
-    sums = math.prod(size_of(axis) for axis in view.reduces[0].src[1:] if axis.arg.kind is AxisType.UPCAST)
-    lanes = builder.target.lanes(view.reduces[0].dtype)
+    sums = math.prod(size_of(axis) for axis in total.src[1:] if axis.arg.kind is AxisType.UPCAST)
+    lanes = builder.target.lanes(total.dtype)
     room = builder.target.vector_registers // 2 // max(1, -(-sums // lanes))
     if not is_counted(rows[-1]):
         builder.vectorise_variable(rows[-1], min(builder.target.memory_streams, room))
-    elif size_of(rows[-1]) >= MIN_STREAMED_ROWS:
+    elif size_of(rows[-1]) >= (MIN_STREAMED_ROWS if len(view.reduces) == 1 else MIN_STREAMED_ROWS // 4):
         wanted = min(builder.target.memory_streams, room)
         if sums <= lanes and not any(size_of(rows[-1]) % n == 0 for n in range(2, wanted + 1)):
             # A single accumulator is one dependent chain, so that more streams than the memory needs are faster.
             wanted = min(builder.target.read_streams, room)
         split_into_streams(builder, rows[-1], OptOps.UPCAST, wanted)
+
+
+def long_reduction(view: KernelView) -> UOp | None:
+    """The only reduction of a kernel that takes time: each other has few iterations in all of its loops, and is not
+    repeated for each of the long one's rows."""
+    count = {node: math.prod(map(size_of, (*node.src[1:], *node.ranges))) for node in view.reduces}
+    longest = max(count, key=count.__getitem__, default=None)
+    is_alone = all(node is longest or SHORT_SHARE * each <= count[longest] for node, each in count.items() if longest)
+    return longest if is_alone else None
 
 
 def rows_as_lanes(view: KernelView) -> UOp | None:

@@ -41,6 +41,7 @@ from tilewright.kernel.templates.streams import (
     add_accumulators,
     add_streams,
     crossing_axes,
+    long_reduction,
     overlap_short_rows,
     row_vectors,
     rows_as_lanes,
@@ -149,7 +150,7 @@ def vectorise_inner(builder: OptBuilder) -> None:
         builder.vectorise(row, 1, lanes_of(view, row), may_be_serial(builder.view, row))
         return
     add_accumulators(builder, lanes)
-    if len(view.reduces) > 1:
+    if len(view.reduces) > 1 and long_reduction(view) is None:
         overlap_short_rows(builder)
     else:
         add_streams(builder)

@@ -41,7 +41,7 @@ from tilewright.schedule.fusion.uses import (
     ranges_of,
     reads_residues,
 )
-from tilewright.schedule.preparation.reduction import contiguous_axis
+from tilewright.schedule.preparation.reduction import CACHED_ROW, contiguous_axis
 
 # The most recomputations of an element that count, so that a cast alone is never stored.
 RECOMPUTE_COUNTED = 64
@@ -49,6 +49,7 @@ MAX_USES = 8
 # A kernel with a reduction per row is parallel over rows, so it needs many of them, unless the reduction is small.
 ENOUGH_ROWS = 32
 SMALL_REDUCTION = 1 << 15
+FEW_ROWS = 8  # the fewest, of rows that the cache of a core holds between the reduction and what follows
 # A kernel that stores what it reduces a row to reads the row twice, so the row should fit a cache.
 LONGEST_ROW = 1 << 14
 # On a device with work-groups, a group reduces a row, or adjacent threads reduce columns. The longest row that a group
@@ -278,7 +279,10 @@ class _Decisions:
         if is_symbolic(use.root.shape):
             return True
         if not self.group_cores:
-            return rows >= ENOUGH_ROWS or self.facts[node].reduce_work <= SMALL_REDUCTION
+            if rows >= ENOUGH_ROWS or self.facts[node].reduce_work <= SMALL_REDUCTION:
+                return True
+            is_cached = rows >= FEW_ROWS and self.facts[node].reduce_work <= CACHED_ROW * rows
+            return is_cached and self._sums_along_memory(node)
         root = use.root
         work = max(max_count(root.shape), self.facts[root].reduce_work)
         long = [loop for loop in loops_over(root.shape) if loop.op is Ops.RANGE]

@@ -22,6 +22,9 @@ FEW_RESULTS = 64
 # Results, each of a contiguous row, that keep the cores of a CPU busy: a reduction to this many is not split along an
 # axis without a useful divisor.
 ENOUGH_ROWS = 8
+# The longest of such rows that the cache of a core holds while another reduction, or what is stored for the row, reads
+# it again: it is not split either.
+CACHED_ROW = 1 << 16
 FEW_PRODUCTS = 1024  # results of sums of products: a few register tiles, one task for one core
 MAX_PARTS = 256
 MIN_PART = 1024
@@ -72,9 +75,12 @@ def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
     if results == 0 or work // results < LARGE_REDUCTION:
         return _split_columns(node, work, results) if group_cores and results else None
     axis = max(axes, key=lambda a: (source.shape[a] >= FEW_RESULTS, -a, source.shape[a]))
+    is_along_memory = all(own in axes for own in _contiguous_axes(source))
+    is_cached = not group_cores and results >= ENOUGH_ROWS and is_along_memory and work // results <= CACHED_ROW
+    if is_cached and not is_product(source, axes):
+        return None
     inner = () if group_cores else merged_sizes(source, axis)
     parts = choose_parts(source.shape[axis], work // results, inner)
-    is_along_memory = all(own in axes for own in _contiguous_axes(source))
     if parts is None and not group_cores and results >= ENOUGH_ROWS and is_along_memory:
         return None
     if parts is not None and results == 1 and not group_cores and is_along_memory and not inner:
