@@ -31,10 +31,11 @@ MIN_PART = 1024
 LINE = 32  # parts on a CPU are multiples of this many elements: several independent vectors, none of them masked
 LONG_PRODUCT = 1 << 12
 # Sums of columns on a device with work-groups: the least number of elements for which two kernels are faster than one,
-# the number of partial sums that keeps the threads busy, and the least length of a part.
+# the number of partial sums that keeps the threads busy, the least length of a part, and the columns of a work-group.
 LARGE_COLUMNS = 1 << 18
 MIN_PARTIALS = 1 << 16
 MIN_COLUMN_PART = 32
+COLUMNS_OF_GROUP = 32
 # Sums of columns on a CPU: the fewest elements that repay a second kernel; the most and the fewest parts, and the rows
 # that a part reads at a time; the fewest rows of a part; and the bytes of a row from which the cores share each row
 # instead, since a part of it is a long prefetch stream as well.
@@ -71,9 +72,11 @@ def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
         return fill_cores(node, target)
     is_narrow = node.arg[0] is Ops.ADD and results <= FEW_PRODUCTS and is_product(source, axes)
     if results > (FEW_PRODUCTS if is_narrow else FEW_RESULTS):
-        return _split_product(node) or (_split_columns if group_cores else _split_rows)(node, work, results)
+        if group_cores:
+            return _split_product(node) or _split_columns(node, work, results, group_cores)
+        return _split_product(node) or _split_rows(node, work, results)
     if results == 0 or work // results < LARGE_REDUCTION:
-        return _split_columns(node, work, results) if group_cores and results else None
+        return _split_columns(node, work, results, group_cores) if group_cores and results else None
     axis = max(axes, key=lambda a: (source.shape[a] >= FEW_RESULTS, -a, source.shape[a]))
     is_along_memory = all(own in axes for own in _contiguous_axes(source))
     is_cached = not group_cores and results >= ENOUGH_ROWS and is_along_memory and work // results <= CACHED_ROW
@@ -235,24 +238,26 @@ def choose_parts(size: int, reduced: int, inner: tuple[int, ...] = ()) -> int | 
     return best if is_enough else None
 
 
-def _split_columns(node: UOp, work: int, results: int) -> UOp | None:
-    """Splits column sums, such as the gradient of a bias: one thread per column is too few to fill a card. Partial sums
-    are stored: a short sum of them would be fused with them, and few threads would take all of it."""
+def _split_columns(node: UOp, work: int, results: int, cores: int) -> UOp | None:
+    """Splits column sums, such as the gradient of a bias: one thread per column is too few to fill a card. A short sum
+    of partial sums is fused with them where there are columns enough for half of the cores."""
     source = node.src[0]
     _, axes = node.arg
     if work < LARGE_COLUMNS or results * 8 > MIN_PARTIALS or contiguous_axis(source) in axes:
         return None
+    is_stored = 2 * results < COLUMNS_OF_GROUP * cores
     axis = max(axes, key=lambda a: source.shape[a])
-    merged = _merge_reduced(node, axis, is_contiguous=False)
-    if merged is not None:
-        split = _split_columns(merged, work, results)
-        return None if split is None else build.reshape(split, node.shape)
     max_parts = min(MAX_PARTS, MIN_PARTIALS // results, work // results // MIN_COLUMN_PART)
     parts = max((n for n in range(2, max_parts + 1) if source.shape[axis] % n == 0), default=1)
     if 4 * parts < max_parts:
+        # Kernels that sum along the same loops are merged: loops are merged only where no divisor is found.
+        merged = _merge_reduced(node, axis, is_contiguous=False)
+        if merged is not None:
+            split = _split_columns(merged, work, results, cores)
+            return None if split is None else build.reshape(split, node.shape)
         parts = padded_parts(source.shape[axis], work // results, 1 << (max_parts.bit_length() - 1))
-        return _split_with_padding(node, axis, parts, is_stored=True) if parts > 1 else None
-    return _split_axis(node, source, axis, parts, is_stored=True) if parts > 1 else None
+        return _split_with_padding(node, axis, parts, is_stored) if parts > 1 else None
+    return _split_axis(node, source, axis, parts, is_stored) if parts > 1 else None
 
 
 def _split_rows(node: UOp, work: int, results: int) -> UOp | None:
