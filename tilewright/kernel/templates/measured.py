@@ -69,7 +69,7 @@ SHORT_SUM = 64
 # Of a core's cache:
 PANEL_SHARE = 4  # a packed panel: another panel, streamed data and a second hardware thread of the core need room too
 LONG_SHARE = 2  # a sum whose panel is larger is taken in blocks
-SHORT_SHARE = 16  # a reduction with so many times fewer iterations than another takes no time beside it
+SHORT_SHARE = 16  # a reduction with at most 1 / 16 of the iterations of another is negligible
 WEIGHTS_SHARE = 2  # the packed weights of windows
 BOX_SHARE = 16  # the box of an image
 BLOCK_SHARE = 8  # the panel of a block of the sum, beside spilled accumulators and the box of all channels
