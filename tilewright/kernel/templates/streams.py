@@ -23,6 +23,7 @@ from tilewright.kernel.templates.measured import (
     MASKED_SPEED,
     MAX_ROW_SHARE,
     MIN_SQUARE,
+    MIN_STREAMED_PARTS,
     MIN_STREAMED_ROWS,
     OVERLAPPING_VECTORS,
     SHORT_SHARE,
@@ -213,7 +214,7 @@ def add_streams(builder: OptBuilder) -> None:
     room = builder.target.vector_registers // 2 // max(1, -(-sums // lanes))
     if not is_counted(rows[-1]):
         builder.vectorise_variable(rows[-1], min(builder.target.memory_streams, room))
-    elif size_of(rows[-1]) >= (MIN_STREAMED_ROWS if len(view.reduces) == 1 else MIN_STREAMED_ROWS // 4):
+    elif size_of(rows[-1]) >= (MIN_STREAMED_ROWS if len(view.reduces) == 1 else MIN_STREAMED_PARTS):
         wanted = min(builder.target.memory_streams, room)
         if sums <= lanes and not any(size_of(rows[-1]) % n == 0 for n in range(2, wanted + 1)):
             # A single accumulator is one dependent chain, so that more streams than the memory needs are faster.
@@ -222,12 +223,12 @@ def add_streams(builder: OptBuilder) -> None:
 
 
 def long_reduction(view: KernelView) -> UOp | None:
-    """The only reduction of a kernel that takes time: each other has few iterations in all of its loops, and is not
-    repeated for each of the long one's rows."""
-    count = {node: math.prod(map(size_of, (*node.src[1:], *node.ranges))) for node in view.reduces}
-    longest = max(count, key=count.__getitem__, default=None)
-    is_alone = all(node is longest or SHORT_SHARE * each <= count[longest] for node, each in count.items() if longest)
-    return longest if is_alone else None
+    """The only reduction of a kernel that takes time: each other one has few iterations beside it, in all of
+    its loops. None where there is none, or where there are several."""
+    counts = {node: math.prod(map(size_of, (*node.src[1:], *node.ranges))) for node in view.reduces}
+    most = max(counts.values(), default=0)
+    found = [node for node, count in counts.items() if SHORT_SHARE * count > most]
+    return found[0] if len(found) == 1 else None
 
 
 def rows_as_lanes(view: KernelView) -> UOp | None:
