@@ -40,6 +40,10 @@ class FakeCard(Library):
 
         return call
 
+    def native(self, name: str) -> Callable[..., int]:
+        function = self.raw(name)
+        return lambda *arguments: int(function(*arguments)[0])
+
     def counted(self, name: str) -> int:
         return self.calls.count(name)
 
@@ -110,8 +114,8 @@ class FakeCard(Library):
         pointers = (ctypes.c_void_p * count).from_address(place)
         return tuple(ctypes.c_uint64.from_address(pointer or 0).value for pointer in pointers)
 
-    def do_cuLaunchKernel(self, function: int, *launch: Any) -> None:
-        self.kernels[self.names[function]](*self.arguments_at(function, launch[-2]))
+    def do_cuLaunchKernelEx(self, config: int, function: int, arguments: int, extra: None) -> None:
+        self.kernels[self.names[function]](*self.arguments_at(function, arguments))
 
     def do_cuGraphCreate(self, flags: int) -> int:
         number = next(self.numbers)

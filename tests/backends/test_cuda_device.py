@@ -13,7 +13,7 @@ from tests.backends.fake_cuda import FakeCard
 from tilewright.backends.cuda import card as card_module
 from tilewright.backends.cuda.card import Card
 from tilewright.backends.cuda.launches import CudaKernel, CudaRunner
-from tilewright.backends.cuda.library import SIGNATURES, CudaError, Library, system_function
+from tilewright.backends.cuda.library import SIGNATURES, CudaError, LaunchConfig, Library, system_function
 from tilewright.backends.cuda.memory import STAGING_BUFFERS, STAGING_BYTES, Pool, Staging, block_size
 from tilewright.runtime.device import Unavailable
 
@@ -116,6 +116,26 @@ def test_a_launch_takes_another_buffer(fake: FakeCard, length: int, runs_before:
     runner.run()
     assert target.value == 100 + length
     assert numbers[-1].value == before
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_each_run_of_a_bound_list_takes_its_own_buffers(fake: FakeCard, length: int) -> None:
+    runner, _numbers, _ = chain(fake, Card(0), length)
+    # The memories of a run: what is read, from its second number on; one that the kernel does not take; the result.
+    run = runner.bind([(0, 0, 2, 4), (1, 0, 1, 0), (2, length - 1, 0, 0)])
+    for start in (5, 50, 500, 5000):
+        source, target = (ctypes.c_int * 2)(0, start), ctypes.c_int(0)
+        run([Block(ctypes.addressof(source)), Block(12345), Block(ctypes.addressof(target))])
+        assert target.value == start + length
+
+
+@pytest.mark.parametrize("is_bound", [False, True])
+def test_a_launch_that_the_driver_refuses_is_an_error(fake: FakeCard, is_bound: bool) -> None:
+    fake.native = lambda name: lambda *_: 700 if name == "cuLaunchKernelEx" else 0  # type: ignore[method-assign]
+    runner, numbers, _ = chain(fake, Card(0), 1)
+    bound = runner.bind([(0, 0, 2, 0)])
+    with pytest.raises(CudaError, match=r"cuLaunchKernelEx: CODE_700.*\(700\)"):
+        bound([Block(ctypes.addressof(numbers[0]))]) if is_bound else runner.run()
 
 
 def test_a_buffer_that_stays_where_it_is_costs_a_graph_nothing(fake: FakeCard) -> None:
@@ -231,6 +251,15 @@ def test_a_kernel_that_writes_a_buffer_under_two_names_is_known() -> None:
 def test_a_card_that_is_not_there_is_refused(fake: FakeCard) -> None:
     with pytest.raises(Unavailable, match="there are 1 NVIDIA cards"):
         Card(1)
+
+
+def test_the_shape_of_a_launch_is_where_the_driver_reads_it() -> None:
+    driver = pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
+    config = LaunchConfig((ctypes.c_uint * 3)(2, 3, 4), (ctypes.c_uint * 3)(5, 6, 7), 8, 9, None, 0)
+    read = driver.CUlaunchConfig(_ptr=ctypes.addressof(config))
+    assert (read.gridDimX, read.gridDimY, read.gridDimZ) == (2, 3, 4)
+    assert (read.blockDimX, read.blockDimY, read.blockDimZ) == (5, 6, 7)
+    assert (read.sharedMemBytes, int(read.hStream), read.numAttrs) == (8, 9, 0)
 
 
 def test_every_function_that_ctypes_would_call_is_one_of_the_bindings() -> None:

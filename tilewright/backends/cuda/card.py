@@ -36,7 +36,8 @@ class Card:
             raise Unavailable(f"there are {count} NVIDIA cards, counted from 0", "name one of them")
         self.device = self.library.call("cuDeviceGet", ordinal)
         self.name = bytes(self.library.call("cuDeviceGetName", 128, self.device)).split(b"\0")[0].decode()
-        self.context = self.library.call("cuDevicePrimaryCtxRetain", self.device)
+        self.context = int(self.library.call("cuDevicePrimaryCtxRetain", self.device))
+        self._set_context = self.library.native("cuCtxSetCurrent")
         self.enter()
         self.stream = self.library.call("cuStreamCreate", NON_BLOCKING)
         self._clocks = [self.library.call("cuEventCreate", 0) for _ in range(2)]
@@ -44,7 +45,9 @@ class Card:
 
     def enter(self) -> None:
         """Makes this card's context the current one of the thread: other libraries change it too."""
-        self.library.call("cuCtxSetCurrent", self.context)
+        status = self._set_context(self.context)
+        if status:
+            self.library.fail("cuCtxSetCurrent", status)
 
     def attribute(self, number: int) -> int:
         return int(self.library.call("cuDeviceGetAttribute", number, self.device))

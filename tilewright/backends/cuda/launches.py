@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.backends.cuda.card import Card
-from tilewright.backends.cuda.library import KernelNodeParams
+from tilewright.backends.cuda.library import KernelNodeParams, LaunchConfig
 from tilewright.backends.cuda.tensor_map import MAP_ALIGNMENT, MAP_BYTES, TensorMap
 from tilewright.base.records import NamedTuple
 from tilewright.runtime.device import Address, Binding, Runner, VariableBinding
@@ -45,7 +45,7 @@ class CudaKernel(NamedTuple):
 class _Launch:
     """One launch, with its arguments in host memory, where the driver reads them."""
 
-    def __init__(self, kernel: CudaKernel, arguments: Sequence[Address]) -> None:
+    def __init__(self, kernel: CudaKernel, arguments: Sequence[Address], stream: Any) -> None:
         self.kernel = kernel
         self.position = {slot: number for number, slot in enumerate(kernel.slots)}
         count = len(kernel.slots)
@@ -62,7 +62,9 @@ class _Launch:
         given += [ctypes.addressof(self.values) + 8 * number for number in range(len(kernel.variables))]
         self.pointers = (ctypes.c_void_p * len(given))(*given)
         self.arguments = ctypes.addressof(self.pointers)
-        self.call = (kernel.function, *kernel.grid, *kernel.block, kernel.shared_bytes)
+        grid, block = (ctypes.c_uint * 3)(*kernel.grid), (ctypes.c_uint * 3)(*kernel.block)
+        self.config = LaunchConfig(grid, block, kernel.shared_bytes, int(stream), None, 0)
+        self.call = (ctypes.addressof(self.config), int(kernel.function), self.arguments, None)
 
     def encode_maps(self, slot: int) -> None:
         """Encodes the tensor maps of a buffer again after its address has changed."""
@@ -82,9 +84,9 @@ class CudaRunner(Runner):
 
     def __init__(self, card: Card, launches: Sequence[tuple[CudaKernel, Sequence[Address]]]) -> None:
         self.card = card
-        self.launches = [_Launch(kernel, arguments) for kernel, arguments in launches]
+        self.launches = [_Launch(kernel, arguments, card.stream) for kernel, arguments in launches]
         self.memories: list[list[Any]] = [[memory for memory, _ in arguments] for _, arguments in launches]
-        self.launch_kernel = card.library.raw("cuLaunchKernel")
+        self.launch_kernel = card.library.native("cuLaunchKernelEx")
         self.exclusive: dict[
             tuple[int, int], int
         ] = {}  # a launch and its parameter -> the index of its exclusive memory of a run
@@ -99,11 +101,10 @@ class CudaRunner(Runner):
         if self.graph is not None:
             self.graph.run()
             return
-        stream, launch_kernel = self.card.stream, self.launch_kernel
         for launch in self.launches:
-            (status,) = launch_kernel(*launch.call, stream, launch.arguments, 0)
-            if int(status):
-                self.card.library.fail("cuLaunchKernel", int(status))
+            status = self.launch_kernel(*launch.call)
+            if status:
+                self.card.library.fail("cuLaunchKernelEx", status)
 
     def run_timed(self) -> float:
         return self.card.seconds(self.run)
@@ -115,7 +116,28 @@ class CudaRunner(Runner):
         exclusive: frozenset[int] = frozenset(),
     ) -> Callable[[Sequence[Any]], None]:
         self.exclusive = {(launch, param): index for index, launch, param, _ in bindings if index in exclusive}
+        if len(self.launches) == 1 and not variables and not self.launches[0].kernel.maps:
+            return self._bind_launch(bindings)
         return super().bind(bindings, variables, exclusive)
+
+    def _bind_launch(self, bindings: Sequence[Binding]) -> Callable[[Sequence[Any]], None]:
+        """`bind` of a single launch, in one function: a call takes as long as the driver takes for the launch."""
+        (launch,) = self.launches
+        position = launch.position
+        given = [(index, position[param], offset) for index, _, param, offset in bindings if param in position]
+        for _, _, param, _ in bindings:
+            self.memories[0][param] = None
+        addresses, enter, launch_kernel, call = launch.addresses, self.card.enter, self.launch_kernel, launch.call
+
+        def run(memories: Sequence[Any]) -> None:
+            for index, number, offset in given:
+                addresses[number] = memories[index].address + offset
+            enter()
+            status = launch_kernel(*call)
+            if status:
+                self.card.library.fail("cuLaunchKernelEx", status)
+
+        return run
 
     def set_address(self, launch: int, param: int, address: Address) -> None:
         memory, offset = address
@@ -205,7 +227,8 @@ class _Graph:
             self.nodes.append(card.library.add_kernel_node(graph, [self.nodes[number] for number in needed], params))
         self.executable = card.library.call("cuGraphInstantiate", graph, 0)
         self.graph = graph
-        self.launch = card.library.raw("cuGraphLaunch")
+        self.launch = card.library.native("cuGraphLaunch")
+        self.call = (int(self.executable), int(card.stream))
         self.set_params = card.library.raw("cuGraphExecKernelNodeSetParams")
 
     def run(self) -> None:
@@ -214,9 +237,9 @@ class _Graph:
             if int(status):
                 self.card.library.fail("cuGraphExecKernelNodeSetParams", int(status))
         self.changed.clear()
-        (status,) = self.launch(self.executable, self.card.stream)
-        if int(status):
-            self.card.library.fail("cuGraphLaunch", int(status))
+        status = self.launch(*self.call)
+        if status:
+            self.card.library.fail("cuGraphLaunch", status)
 
     def __del__(self) -> None:
         # The driver destroys a running graph when it has ended; the end of the process frees all of them.

@@ -48,7 +48,7 @@ SIGNATURES: dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]] = {
     "cuModuleUnload": ("", (), (_handle,)),
     "cuFuncSetAttribute": ("", (), (_handle, _int, _int)),
     "cuFuncGetAttribute": ("", (_int,), (_int, _handle)),
-    "cuLaunchKernel": ("", (), (_handle, *(_uint,) * 7, _handle, _handle, _handle)),
+    "cuLaunchKernelEx": ("", (), (_handle, _handle, _handle, _handle)),
     "cuGraphCreate": ("", (_handle,), (_uint,)),
     "cuGraphAddKernelNode": ("cuGraphAddKernelNode_v2", (_handle,), (_handle, _handle, _size, _handle)),
     "cuGraphInstantiate": ("cuGraphInstantiateWithFlags", (_handle,), (_handle, ctypes.c_uint64)),
@@ -69,6 +69,19 @@ ENUMERATIONS = {
     "cuGetErrorName": (0, "CUresult"),
     "cuGetErrorString": (0, "CUresult"),
 }
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig: the shape and the stream of one launch."""
+
+    _fields_ = (
+        ("grid", _uint * 3),
+        ("block", _uint * 3),
+        ("shared_bytes", _uint),
+        ("stream", _handle),
+        ("attributes", _handle),
+        ("attribute_count", _uint),
+    )
 
 
 class KernelNodeParams(ctypes.Structure):
@@ -96,7 +109,7 @@ class CudaError(RuntimeError):
 
 class Library:
     """`call(name, ...)` is a driver function with its status checked; `raw(name)` is the function itself, which gives
-    `(status, *results)`, for calls that are made very often."""
+    `(status, *results)`; `native(name)` takes numbers alone and gives the status, for calls that every launch makes."""
 
     def __init__(self, raw: Callable[[str], Callable[..., Any]], source: str) -> None:
         self.raw = raw
@@ -107,6 +120,12 @@ class Library:
         if int(status):
             self.fail(name, int(status))
         return results[0] if len(results) == 1 else results
+
+    def native(self, name: str) -> Callable[..., int]:
+        """A function without results, called in the driver without a layer between: cuda-bindings makes an object of
+        each argument, which takes as long as the launch."""
+        function: Callable[..., int] = native_function(_system_driver(), name)
+        return function
 
     def fail(self, name: str, code: int) -> None:
         words = []
@@ -146,14 +165,19 @@ class _Bindings(Library):
         return self.module.CUDA_KERNEL_NODE_PARAMS(_ptr=ctypes.addressof(params))
 
 
-def system_function(library: Any, name: str) -> Callable[..., Any]:
+def native_function(library: Any, name: str) -> Any:
     symbol, results, arguments = SIGNATURES[name]
     # Older drivers do not have the latest version of a function.
     function = getattr(library, symbol, None) or getattr(library, name)
     pointers = [ctypes.c_void_p] * len(results)
-    is_last = name in RESULTS_LAST
     function.restype = _int
-    function.argtypes = [*arguments, *pointers] if is_last else [*pointers, *arguments]
+    function.argtypes = [*arguments, *pointers] if name in RESULTS_LAST else [*pointers, *arguments]
+    return function
+
+
+def system_function(library: Any, name: str) -> Callable[..., Any]:
+    function, results = native_function(library, name), SIGNATURES[name][1]
+    is_last = name in RESULTS_LAST
 
     def call(*given: Any) -> tuple[Any, ...]:
         found = [kind() for kind in results]
@@ -164,7 +188,9 @@ def system_function(library: Any, name: str) -> Callable[..., Any]:
     return call
 
 
-def _system_library() -> Library:
+@functools.cache
+def _system_driver() -> Any:
+    """The library that the system has; cuda-bindings calls the same one."""
     names = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so")
     for name in (*names, ctypes.util.find_library("cuda")):
         try:
@@ -172,8 +198,13 @@ def _system_library() -> Library:
         except OSError:
             continue
         if library is not None:
-            return Library(functools.cache(functools.partial(system_function, library)), os.path.basename(str(name)))
+            return library
     raise _no_device("the NVIDIA driver (libcuda) is not on this system")
+
+
+def _system_library() -> Library:
+    library = _system_driver()
+    return Library(functools.cache(functools.partial(system_function, library)), os.path.basename(library._name))
 
 
 @functools.cache
