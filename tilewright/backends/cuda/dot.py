@@ -109,8 +109,10 @@ class DotRenderer(CStyleRenderer):
             super().emit_body(body)
             return
         end = list(body).index(self.plan.node) + 1
-        super().emit_body(body[:end])
-        self.emit_in_parts(body[end:], parts_of_tile(self.plan.node.src[4:]))
+        parts = parts_of_tile(self.plan.node.src[4:])
+        early, late = self.split_around(body, end, parts)
+        super().emit_body(early)
+        self.emit_in_parts(late, parts)
 
     def emit_node(self, node: UOp) -> None:
         if node.op is not Ops.DOT:

@@ -215,8 +215,10 @@ class TileRenderer(CStyleRenderer):
         end = next(
             n for n, each in found if (each is node if step is None else each.op is Ops.END and step in each.src)
         )
-        super().emit_body(body[: end + 1])
-        self.emit_in_parts(body[end + 1 :], parts_of_tile(node.src[2:]))
+        parts = parts_of_tile(node.src[2:])
+        early, late = self.split_around(body, end + 1, parts)
+        super().emit_body(early)
+        self.emit_in_parts(late, parts)
 
     def emit_node(self, node: UOp) -> None:
         if node.op is Ops.BARRIER or node in self.copied_loads:

@@ -68,12 +68,15 @@ class CStyleRenderer:
 
     def emit_in_parts(self, body: Sequence[UOp], axes: Sequence[UOp]) -> None:
         """Nodes without loops, one after the other for each element along some tile axes: a large tile that is computed
-        op by op would need registers for all of its elements. What does not depend on the axes comes first."""
+        op by op would need registers for all of its elements. What does not depend on the axes comes first. Elements
+        that share most loads, such as those of a column with a bias, follow each other."""
         if not axes or any(node.op in (Ops.RANGE, Ops.END, Ops.BARRIER) for node in body):
             self.emit_body(body)
             return
         self.emit_body([node for node in body if not set(axes) & set(self.facts.axes(node))])
         rest = [node for node in body if set(axes) & set(self.facts.axes(node))]
+        loads = [self.facts.axes(node) for node in rest if node.op is Ops.LOAD]
+        axes = sorted(axes, key=lambda axis: sum(axis not in own for own in loads))
         for place in itertools.product(*(range(size_of(axis)) for axis in axes)):
             self.emitter.part = dict(zip(axes, place, strict=True))
             self.emitter.line("{")
@@ -82,6 +85,20 @@ class CStyleRenderer:
             self.emitter.depth -= 1
             self.emitter.line("}")
         self.emitter.part = {}
+
+    def split_around(self, body: Sequence[UOp], end: int, axes: Sequence[UOp]) -> tuple[list[UOp], list[UOp]]:
+        """The nodes to emit with the tile that those before `end` compute, and the others, which are emitted in parts.
+        What the tile is not computed from is left to the parts: loaded before, elements for the whole tile would take
+        the registers of its sums."""
+        needed: set[UOp] = set()
+        loops = 0
+        for node in reversed(body[:end]):
+            loops += (node.op is Ops.END) - (node.op is Ops.RANGE)
+            if loops or node in needed or not (node.op.is_elementwise or node.op in (Ops.LOAD, Ops.INDEX)):
+                needed |= {node, *node.src}
+        late = {node for node in body[:end] if node not in needed and set(axes) & set(self.facts.axes(node))}
+        early = [node for node in body[:end] if node not in late]
+        return early, [node for node in body[:end] if node in late] + list(body[end:])
 
     def describe(self) -> str:
         """A comment with the axes of the kernel: GLOBAL 64 x 16, LOCAL 8, UPCAST 4."""
