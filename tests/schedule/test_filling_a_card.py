@@ -46,9 +46,14 @@ def product(rows: int, columns: int, summed: int, batch: int = 1, dtype: DType =
 
 def parts_of(split: UOp) -> int:
     """The first axis of the sums that are stored."""
-    stored = [node for node in toposort(split) if node.op is Ops.CONTIGUOUS]
-    (sums,) = [node for node in stored if node.src[0].op is Ops.REDUCE_AXIS]
+    (sums,) = [node for node in toposort(split) if node.op is Ops.CONTIGUOUS and Ops.REDUCE_AXIS in below(node)]
     return sums.shape[0]
+
+
+def below(node: UOp) -> tuple[Ops, Ops]:
+    """The op of what a node stores, and what that is an order of."""
+    source = node.src[0]
+    return source.op, source.src[0].op
 
 
 @pytest.mark.parametrize("sides", [(8, 256), (46, 128), (52, 3072), (490, 23), (128, 128)], ids=str)
@@ -145,6 +150,23 @@ def test_masked_parts_of_windows_are_the_product(monkeypatch: pytest.MonkeyPatch
         found = slope_of(NAME)
         assert any(program.name.startswith("reduce_3_5_3_") for program in card.programs)  # the sum of the parts
     np.testing.assert_array_equal(found, slope_of("CPU"))
+
+
+@pytest.mark.parametrize(("channels", "side"), [(64, 56), (128, 28), (256, 14), (48, 36)])
+def test_gradients_of_weights_have_several_work_groups_for_each_core(channels: int, side: int) -> None:
+    """Their windows are staged by threads, whose latency one work-group cannot hide. Parts of the batch need no
+    alignment: it is not contiguous. They had 8 parts of 64 images, 72 work-groups of one warp group."""
+    x = Tensor.empty(64, side, side, channels, dtype=dtypes.bfloat16).permute(0, 3, 1, 2)
+    weight = Tensor.empty(channels, channels, 3, 3, dtype=dtypes.bfloat16)
+    upstream = Tensor.empty(64, side, side, channels, dtype=dtypes.bfloat16).permute(0, 3, 1, 2)
+    (slope,) = x.conv2d(weight, padding=1).gradient(weight, gradient=upstream)
+    (total,) = [n for n in toposort(slope.uop) if n.op is Ops.REDUCE_AXIS and is_product(n.src[0], n.arg[1])]
+    split = split_reduction(total, CARD)
+    assert split is not None
+    assert split.shape == total.shape
+    assert parts_of(split) * -(-9 * channels // 64) * -(-channels // 64) >= 1.5 * CARD.cores
+    (partial,) = [node for node in toposort(split) if node.op is Ops.CONTIGUOUS and node.dtype is dtypes.float32]
+    assert partial.shape[-1] == channels  # not the taps: adjacent columns of a tile are stored together
 
 
 def test_windows_without_equal_parts_are_masked() -> None:

@@ -41,7 +41,8 @@ from tilewright.schedule.fusion.uses import (
     ranges_of,
     reads_residues,
 )
-from tilewright.schedule.preparation.reduction import CACHED_ROW, contiguous_axis
+from tilewright.schedule.preparation.contiguous import contiguous_axis
+from tilewright.schedule.preparation.reduction import CACHED_ROW
 
 # The most recomputations of an element that count, so that a cast alone is never stored.
 RECOMPUTE_COUNTED = 64

@@ -20,7 +20,8 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import max_count
 from tilewright.graph.uop import UOp
-from tilewright.schedule.preparation.reduction import FEW_RESULTS, LARGE_REDUCTION, contiguous_axis, merge_axes
+from tilewright.schedule.preparation.contiguous import contiguous_axis
+from tilewright.schedule.preparation.reduction import FEW_RESULTS, LARGE_REDUCTION, merge_axes
 
 # Elements of a part: enough for the threads of a work-group, and few enough that a core's cache holds the parts of
 # several work-groups.

@@ -13,21 +13,28 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import without_casts
+from tilewright.schedule.preparation.contiguous import contiguous_axes
 
 # The most parts of an axis on a device with work-groups; and at most one element in MAX_PADDING is padding.
 MAX_GROUP_PARTS = 1024
 MAX_PADDING = 8
-# Estimates of a product on tensor cores: rows and columns of a tile; the fewest terms of a part; operations per core
-# and clock with short floats; the fraction of its peak that a core reaches with float32; bytes per core and clock from
-# the shared cache; and the estimated speedup from which the product is split.
-TILE_ROWS, TILE_COLUMNS = 128, 256
+# Estimates of a product on tensor cores: rows and columns of a tile, and operations per core and clock with short
+# floats; the fewest terms of a part; the fraction of its peak that a core reaches with float32; bytes per core and
+# clock from the shared cache; and the estimated speedup from which the product is split.
+WHOLE_TILES = ((128, 128, 3500.0), (128, 256, 3500.0))
 MIN_SUMMED = 256
-SHORT_FLOAT_OPERATIONS, FLOAT_EFFICIENCY = 3500.0, 0.75
+FLOAT_EFFICIENCY = 0.75
 CACHE_BYTES = 40.0
 MIN_SPLIT_GAIN = 1.25
 # The same for windows along an axis of whole vectors, which are staged element by element once they are padded.
 MIN_MASKED_GAIN = 3.0
 VECTOR_BYTES = 16
+# The same tiles where a factor is windows, which threads stage: a core reaches this many operations with several tiles
+# at a time, and this fraction of them with one. Measured on an H200, in gradients of weights.
+WINDOW_TILES = ((64, 64, 1650.0), (64, 128, 2000.0), (128, 128, 2300.0))
+LONE_TILE = 0.62
+# Rows of partial sums with fewer bytes are not stored in the order of the result: each is a line of memory of its own.
+MIN_ROW_BYTES = 128
 
 
 def fill_cores(node: UOp, target: Target) -> UOp | None:
@@ -50,8 +57,24 @@ def fill_cores(node: UOp, target: Target) -> UOp | None:
         return None
     moved = tuple(sorted((axis + 1, *(a + 1 for a in axes if a != axis))))
     sums = build.reduce_axis(Ops.ADD, _in_parts(source, axis, parts, wide), moved)
+    last = 1 + _stored_last(node)
+    order = (*(a for a in range(len(sums.shape)) if a != last), last)
     # Stored, because a short sum of sums would be fused into one kernel again.
-    return build.reshape(build.reduce_axis(Ops.ADD, build.contiguous(sums), (0,)), node.shape)
+    total = build.reduce_axis(Ops.ADD, build.contiguous(build.permute(sums, order)), (0,))
+    return build.reshape(build.permute(total, tuple(map(order.index, range(len(order))))), node.shape)
+
+
+def _stored_last(node: UOp) -> int:
+    """The axis along which partial sums are contiguous: the last one of the result, or the longest one of the same
+    factor. The gradient of a convolution's weights ends with the taps, which are few."""
+    end = len(node.shape) - 1
+    long = [axis for axis, size in enumerate(node.shape) if size > 1]
+    if not long or node.shape[long[-1]] * node.dtype.itemsize >= MIN_ROW_BYTES:
+        return end
+    first, second = ({axis for axis in long if f.src[0].shape[axis] > 1} for f in _factors(node.src[0]))
+    own = first - second if long[-1] in first else second - first
+    longest = max(own, key=lambda axis: (node.shape[axis], axis), default=end)
+    return longest if long[-1] in own and longest != long[-1] else end
 
 
 def _choose_parts(node: UOp, axis: int, may_pad: bool, gain: float, target: Target) -> tuple[int, int]:
@@ -61,7 +84,7 @@ def _choose_parts(node: UOp, axis: int, may_pad: bool, gain: float, target: Targ
     size, length = source.shape[axis], max_count(source.shape) // max_count(node.shape)
     sides = _sides_of(source, axes)
     best, wide = (_product_clocks(node, sides, length, 1, target) / gain, 1), size
-    lanes = _lanes_of(source)
+    lanes = _lanes_of(source) if axis in contiguous_axes(source) else 1
     copied = [factor.src[0] for factor in _factors(source) if _is_whole(factor.src[0])]
     moved = sum(2 * max_count(each.shape) * _loaded_dtype(each).itemsize for each in copied)
     copies = memory_clocks(moved, target) + target.launch_clocks
@@ -110,14 +133,17 @@ def _product_clocks(node: UOp, sides: tuple[int, int, int], length: int, parts: 
     depth = length / parts
     is_short = all(_loaded_dtype(factor).itemsize < dtypes.float32.itemsize for factor in _factors(node.src[0]))
     peaks = [core.operations_per_clock for core in target.tensor_cores if core.operand is dtypes.float32]
-    operations = SHORT_FLOAT_OPERATIONS if is_short or not peaks else FLOAT_EFFICIENCY * max(peaks)
+    has_windows = is_short and not all(_is_whole(factor.src[0]) for factor in _factors(node.src[0]))
     nbytes = 2 if is_short else 4
     best = float("inf")
-    for width in (TILE_ROWS, TILE_COLUMNS):
-        tiles = batch * parts * -(-rows // TILE_ROWS) * -(-columns // width)
-        held = (min(rows, TILE_ROWS) + min(columns, width)) * nbytes
-        step = max(2 * TILE_ROWS * width / operations, held / CACHE_BYTES)
-        best = min(best, -(-tiles // target.cores) * depth * step)
+    for height, width, operations in WINDOW_TILES if has_windows else WHOLE_TILES:
+        waves = -(-batch * parts * -(-rows // height) * -(-columns // width) // target.cores)
+        if peaks and not is_short:
+            operations = FLOAT_EFFICIENCY * max(peaks)
+        elif has_windows and waves == 1:
+            operations *= LONE_TILE
+        held = (min(rows, height) + min(columns, width)) * nbytes
+        best = min(best, waves * depth * max(2 * height * width / operations, held / CACHE_BYTES))
     combined = memory_clocks(parts * batch * rows * columns * 2 * node.dtype.itemsize, target) + target.launch_clocks
     return best + (combined if parts > 1 else 0)
 

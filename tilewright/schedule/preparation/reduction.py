@@ -14,6 +14,7 @@ from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp, const
 from tilewright.graph.walk import map_nodes, toposort, without_casts
+from tilewright.schedule.preparation.contiguous import contiguous_axes, contiguous_axis
 from tilewright.schedule.preparation.product_parts import MAX_GROUP_PARTS, MAX_PADDING, fill_cores, is_product
 
 LARGE_REDUCTION = 1 << 15
@@ -43,9 +44,6 @@ LARGE_ROWS = 1 << 19
 ROW_PARTS, MIN_ROW_PARTS, ROW_STREAMS = 16, 4, 4
 MIN_ROWS = 64
 LONG_ROW = 1 << 17
-# The tensors whose order is looked at; the views through which the axis of adjacent elements is known.
-MAX_READ = 8
-_VIEWS = frozenset({Ops.PERMUTE, Ops.RESHAPE, Ops.SHRINK, Ops.PAD})
 # Results per core that keep a device with work-groups busy.
 RESULTS_PER_CORE = 8
 
@@ -78,7 +76,7 @@ def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
     if results == 0 or work // results < LARGE_REDUCTION:
         return _split_columns(node, work, results, group_cores) if group_cores and results else None
     axis = max(axes, key=lambda a: (source.shape[a] >= FEW_RESULTS, -a, source.shape[a]))
-    is_along_memory = all(own in axes for own in _contiguous_axes(source))
+    is_along_memory = all(own in axes for own in contiguous_axes(source))
     is_cached = not group_cores and results >= ENOUGH_ROWS and is_along_memory and work // results <= CACHED_ROW
     if is_cached and not is_product(source, axes):
         return None
@@ -279,47 +277,6 @@ def _split_rows(node: UOp, work: int, results: int) -> UOp | None:
     return None if rest * MAX_PADDING > size else _split_with_rest(node, summed[0], parts, ROW_STREAMS, is_stored=True)
 
 
-def contiguous_axis(node: UOp) -> int:
-    """The axis along which most of the tensors that a value reads as a whole have stride 1, where its movements tell;
-    of the first few of them."""
-    pending: list[tuple[UOp, tuple[UOp, ...]]] = [(node, ())]
-    seen = {node}
-    found: list[int] = []
-    while pending and len(found) < MAX_READ:
-        value, views = pending.pop()
-        if value.op in _VIEWS:
-            pending.append((value.src[0], (*views, value)))
-        elif value.op.is_elementwise:
-            sources = [each for each in value.src if each.shape == value.shape and each not in seen]
-            seen.update(sources)
-            pending += [(source, views) for source in reversed(sources)]
-        elif value.op not in (Ops.EXPAND, Ops.CONST):
-            axis = len(value.shape) - 1
-            for view in reversed(views):
-                axis = _axis_of_view(view, axis)
-            found.append(axis)
-    return max(found, key=found.count, default=len(node.shape) - 1)
-
-
-def _axis_of_view(view: UOp, axis: int) -> int:
-    """The axis of a view along which its elements are those along an axis of its source."""
-    if view.op is Ops.PERMUTE:
-        return int(view.arg.index(axis))
-    if view.op is not Ops.RESHAPE:
-        return axis
-    step = max_count(view.src[0].shape[axis + 1 :])
-    wider = [number for number in range(len(view.shape)) if max_count(view.shape[number:]) > step]
-    return max(wider, default=len(view.shape) - 1)
-
-
-def _contiguous_axes(source: UOp) -> list[int]:
-    """The contiguous axis of a value, or of each of the two factors of a product."""
-    value = without_casts(source)
-    factors = value.src if value.op is Ops.MUL else (value,)
-    bare = [without_casts(factor) for factor in factors]
-    return [contiguous_axis(factor.src[0] if factor.op is Ops.EXPAND else factor) for factor in bare]
-
-
 def _is_repeated(node: UOp) -> bool:
     return without_casts(node).op in (Ops.EXPAND, Ops.CONST)
 
@@ -345,7 +302,7 @@ def _split_axis(node: UOp, source: UOp, axis: int, parts: int, is_stored: bool =
     short second sum would be fused with the first."""
     (op, axes), shape = node.arg, source.shape
     split = (*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :])
-    if max_count(shape[:axis]) > 1 and any(own not in axes for own in _contiguous_axes(node.src[0])):
+    if max_count(shape[:axis]) > 1 and any(own not in axes for own in contiguous_axes(node.src[0])):
         order = (axis, *(a for a in range(len(split)) if a != axis))
         first = build.permute(build.reshape(source, split), order)
         sums = build.reduce_axis(op, first, tuple(sorted(a + 1 for a in axes)))

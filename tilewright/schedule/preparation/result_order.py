@@ -16,7 +16,8 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp
-from tilewright.schedule.preparation.reduction import contiguous_axis, split_reduction
+from tilewright.schedule.preparation.contiguous import contiguous_axis
+from tilewright.schedule.preparation.reduction import split_reduction
 
 
 def order_results(node: UOp, target: Target | None) -> UOp | None:
