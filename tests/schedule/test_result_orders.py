@@ -72,8 +72,8 @@ def test_no_kernel_reads_in_one_order_and_stores_in_another(name: str) -> None:
         large = [each for each in view.accesses if element_count(tuple(loop.vmax + 1 for loop in each.ranges)) >= LARGE]
         stored = {loop for each in view.stores if each in large for loop in view.axes if stride(each, loop) == 1}
         for load in large:
-            # What comes from outside is in its own order, and copied once. A factor without the columns of the result is
-            # the same for all of them.
+            # What comes from outside is in its own order, and copied once. A factor without the columns of a result
+            # is the same for all of them.
             if load in view.stores or not stored & load.ranges or memory_of(load).arg.size == math.prod(IMAGES):
                 continue
             looked_at += 1
