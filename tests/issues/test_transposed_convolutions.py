@@ -14,6 +14,7 @@ from tests.machines import target_of
 from tests.ops.rows_windows import conv_transpose
 from tests.schedule.graphs import DEVICE, Graph
 from tilewright import Tensor, dtypes
+from tilewright.base.dtype import DType
 from tilewright.engine.execution.realize import schedule
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
@@ -168,6 +169,20 @@ def test_products_with_the_border_are_not_computed(outputs: int) -> None:
     sums = [item.ast for item in schedule([result.uop], DEVICE).items if is_sum(item.ast)]
     products = max(math.prod(size_of(axis) for axis in view_kernel(ast).axes) for ast in sums)
     assert products == math.prod((9, 9, 96, outputs, 7, 7))
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16, dtypes.float16], ids=str)
+@pytest.mark.parametrize("groups", [1, 24])
+def test_gradients_of_the_border_are_not_computed(dtype: DType, groups: int) -> None:
+    """In 16 bits the sum is rounded before it is cut to the image: a ConvNeXt computed gradients of 20x20 elements for
+    images of 14x14."""
+    graph = Graph()
+    x, weight = (graph.tensor(*shape).cast(dtype) for shape in ((2, 24, 14, 14), (24, 24 // groups, 7, 7)))
+    (node,) = (slope.uop for slope in x.conv2d(weight, padding=3, groups=groups).gradient(x, gradient=x))
+    while node.op is not Ops.REDUCE_AXIS:
+        assert node.op is not Ops.SHRINK
+        (node,) = node.src
+    assert math.prod(node.shape) == math.prod(x.shape)
 
 
 def is_sum(ast: UOp | None) -> bool:

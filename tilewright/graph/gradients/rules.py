@@ -172,8 +172,11 @@ def _pad(node: UOp, upstream: UOp) -> Gradients:
 
 
 def _inner_part(x: UOp, pairs: build.Pairs) -> UOp:
-    """The shrunk node. Of a sum, the sum of what is shrunk: where it is stored, nothing of a border is computed."""
-    total = x.src[0] if x.op is Ops.RESHAPE else x
+    """The shrunk node. Of a sum, also one that is rounded to fewer bits, the sum of what is shrunk: where it is stored,
+    nothing of a border is computed."""
+    if x.op is Ops.CAST and _summed(x.src[0]).op is Ops.REDUCE_AXIS:
+        return build.cast(_inner_part(x.src[0], pairs), x.dtype)
+    total = _summed(x)
     kept = [axis for axis, size in enumerate(total.shape) if size != 1]
     is_alike = [total.shape[axis] for axis in kept] == [size for size in x.shape if size != 1]
     cuts_to_nothing = any(size == 1 and pair != (0, 1) for pair, size in zip(pairs, x.shape))
@@ -184,6 +187,10 @@ def _inner_part(x: UOp, pairs: build.Pairs) -> UOp:
     source = total.src[0]
     inner = _shrunk(source, tuple(cut.get(axis, (0, size)) for axis, size in enumerate(source.shape)))
     return build.reshape(build.reduce_axis(total.arg[0], inner, total.arg[1]), shape)
+
+
+def _summed(x: UOp) -> UOp:
+    return x.src[0] if x.op is Ops.RESHAPE else x
 
 
 def _shrunk(x: UOp, pairs: build.Pairs) -> UOp:
