@@ -287,10 +287,10 @@ class _Decisions:
         work = max(max_count(root.shape), self.facts[root].reduce_work)
         long = [loop for loop in loops_over(root.shape) if loop.op is Ops.RANGE]
         has_rows_inside = bool(long) and long[-1] in ranges_of(use.element)
-        is_along = has_rows_inside and self._sums_along_memory(node)
-        if is_along and max_count(root.shape) >= MIN_CROSSING:
+        is_along = self._sums_along_memory(node)
+        if has_rows_inside and is_along and max_count(root.shape) >= MIN_CROSSING:
             return False  # adjacent threads would store elements of different rows, each to a line of its own
-        groups = -(-rows // COLUMN_THREADS) if has_rows_inside and not is_along else rows
+        groups = rows if is_along else -(-rows // COLUMN_THREADS)
         return 2 * groups >= self.group_cores or work <= groups * MAX_GROUP_WORK
 
     def _sums_along_memory(self, node: UOp) -> bool:
