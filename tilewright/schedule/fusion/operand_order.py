@@ -24,7 +24,13 @@ from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import consumers, map_nodes, toposort
 from tilewright.schedule.fusion.indexing import TRUE, Element, flatten_index, push_movement
-from tilewright.schedule.fusion.result_orders import in_one_order, large_products, last_long_axis, results_in_short_rows
+from tilewright.schedule.fusion.result_orders import (
+    find_windows,
+    in_one_order,
+    large_products,
+    last_long_axis,
+    results_in_short_rows,
+)
 from tilewright.schedule.fusion.uses import loops_over
 
 # Bytes of the vector that one copy instruction moves.
@@ -119,7 +125,8 @@ def order_operands(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target], co
     for node in results_in_short_rows(products, users, facts_of, VECTOR_BYTES):
         if node not in outputs:
             ordered.setdefault(node, last_long_axis(node))
-    ordered |= {node: axis for node, axis in in_one_order(products, users, ordered, bases) if node not in outputs}
+    alike = in_one_order(products, users, ordered, bases, find_windows(nodes, users))
+    ordered |= {node: axis for node, axis in alike if node not in outputs}
     if not inputs and not ordered:
         return list(outputs)
 
