@@ -14,23 +14,31 @@ Sizes = dict[str, int]
 
 @dataclass(frozen=True)
 class Kit:
-    """What a model needs of a library. `attention(q, k, v, causal)` shares heads of k and v among those of q."""
+    """What a model needs of a library. `attention(q, k, v, causal, mask)` shares heads of k and v among those of q; the
+    mask, where there is one, is added to the scores. `integers` makes a tensor of an array."""
 
     nn: Any
     gelu: Callable[[Any], Any]
     silu: Callable[[Any], Any]
-    attention: Callable[[Any, Any, Any, bool], Any]
+    attention: Callable[..., Any]
     concatenate: Callable[[list[Any], int], Any]
     zeros: Callable[..., Any]
+    integers: Callable[[Any], Any]
 
 
 def our_kit() -> Kit:
     from tilewright import Tensor, nn
 
-    def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-        return q.scaled_dot_product_attention(k, v, is_causal=causal, enable_gqa=True)
+    def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Tensor | None = None) -> Tensor:
+        return q.scaled_dot_product_attention(k, v, attn_mask=mask, is_causal=causal, enable_gqa=True)
 
-    return Kit(nn, Tensor.gelu, Tensor.silu, attention, lambda parts, axis: Tensor.cat(*parts, dim=axis), Tensor.zeros)
+    def concatenate(parts: list[Tensor], axis: int) -> Tensor:
+        return Tensor.cat(*parts, dim=axis)
+
+    def integers(array: Any) -> Tensor:
+        return Tensor(array.astype("int32"))
+
+    return Kit(nn, Tensor.gelu, Tensor.silu, attention, concatenate, Tensor.zeros, integers)
 
 
 def torch_kit() -> Kit:
@@ -38,14 +46,17 @@ def torch_kit() -> Kit:
 
     functional = torch.nn.functional
 
-    def attention(q: Any, k: Any, v: Any, causal: bool) -> Any:
+    def attention(q: Any, k: Any, v: Any, causal: bool, mask: Any = None) -> Any:
         shares = q.shape[1] != k.shape[1]
-        return functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=shares)
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=shares)
 
     def gelu(x: Any) -> Any:
         return functional.gelu(x, approximate="tanh")
 
-    return Kit(torch.nn, gelu, functional.silu, attention, lambda parts, axis: torch.cat(parts, axis), torch.zeros)
+    def integers(array: Any) -> Any:
+        return torch.tensor(array)
+
+    return Kit(torch.nn, gelu, functional.silu, attention, torch.cat, torch.zeros, integers)
 
 
 # ---------------------------------------------------------------- transformers

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import image_models, models
+from bench import image_models, models, picture_models, sequence_models, set_models
 
 Array = np.ndarray
 Sizes = dict[str, int]
@@ -17,14 +17,16 @@ Sizes = dict[str, int]
 
 @dataclass(frozen=True)
 class Network:
-    """One row. `kind` is what it reads: tokens, images, or images with a class for each pixel. A step trains with the
-    named optimiser; without one the row is the result alone. `sizes` by scale: card, host, tiny."""
+    """One row. `kind` is what it reads: tokens, categories, images, images with a class for each pixel, points, frames
+    or nodes. A step trains with the named optimiser; without one the row is the result alone. `sizes` by scale: card,
+    host, tiny. Of tokens and frames, one of `every` has a class."""
 
     title: str
     build: Callable[[models.Kit, Sizes], Any]
     kind: str
     optimizer: str
     sizes: dict[str, Sizes]
+    every: int = 1
 
     @property
     def is_step(self) -> bool:
@@ -33,17 +35,29 @@ class Network:
     def inputs(self, sizes: Sizes) -> list[Array]:
         """What the model reads; then, for a step, the classes that it should find."""
         generator = np.random.default_rng(0)
-        batch = sizes["batch"]
-        if self.kind == "tokens":
-            given = generator.integers(0, sizes["vocabulary"], (batch, sizes["time"]))
-            count: tuple[int, ...] = (batch * sizes["time"],)
-            classes = sizes["vocabulary"]
+        shape, count = self._shape(sizes)
+        if self.kind in ("tokens", "categories"):
+            given = generator.integers(0, sizes["vocabulary"], shape)
         else:
-            side, classes = sizes["side"], sizes["classes"]
-            channels = sizes.get("channels", 3)
-            given = generator.standard_normal((batch, channels, side, side), dtype=np.float32)
-            count = (batch, side, side) if self.kind == "pixels" else (batch,)
+            given = generator.standard_normal(shape, dtype=np.float32)
+        classes = sizes["classes"] if "classes" in sizes else sizes["vocabulary"]
         return [given, generator.integers(0, classes, count)] if self.is_step else [given]
+
+    def _shape(self, sizes: Sizes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Of what the model reads, and of the classes."""
+        batch = sizes.get("batch", 1)
+        if self.kind == "tokens":
+            return (batch, sizes["time"]), (batch * sizes["time"] // self.every,)
+        if self.kind == "categories":
+            return (batch, sizes["tables"] * sizes["bag"]), (batch,)
+        if self.kind == "points":
+            return (batch, 3, sizes["points"]), (batch,)
+        if self.kind == "frames":
+            return (batch, sizes["time"], sizes["features"]), (batch * sizes["time"] // self.every,)
+        if self.kind == "nodes":
+            return (sizes["nodes"], sizes["features"]), (sizes["nodes"],)
+        side = sizes["side"]
+        return (batch, sizes.get("channels", 3), side, side), (batch, side, side) if self.kind == "pixels" else (batch,)
 
 
 def _of(scales: tuple[str, ...] = ("card", "host", "tiny"), **values: Any) -> dict[str, Sizes]:
@@ -66,6 +80,33 @@ _MNIST = _of(batch=(512, 128, 4), side=28, channels=1, classes=10, shrink=(1, 1,
 
 _MOBILE = {"side": (224, 224, 32), "shrink": (1, 1, 4), "stages": (7, 7, 2), "classes": (1000, 1000, 10)}
 _CONVNEXT = {"side": (224, 96, 32), "base": (96, 96, 8), "stages": (4, 4, 2), "layers": (9, 2, 1)}
+
+_BERT = _of(batch=(32, 2, 2), time=(512, 128, 16), width=(768, 768, 16), heads=(12, 12, 2), layers=(12, 4, 1))
+_BERT_TOKENS = _of(vocabulary=(30522, 30522, 64), padding=(3000, 3000, 8))
+_T5 = _of(batch=(16, 2, 2), time=(1024, 192, 16), width=(512, 512, 16), heads=(8, 8, 2), layers=(6, 3, 1))
+_T5_REST = _of(hidden=(1024, 1024, 24), vocabulary=(32128, 32128, 64), buckets=(32, 32, 8))
+_EXPERTS = _of(batch=(8, 2, 2), time=(1024, 256, 16), width=(1024, 256, 16), hidden=(4096, 1024, 24), layers=(4, 2, 1))
+_EXPERTS_REST = _of(vocabulary=(32000, 8000, 64), experts=(8, 8, 4), capacity=(2560, 160, 20))
+_WAVENET = _of(batch=(8, 2, 2), time=(8192, 2000, 24), width=(128, 64, 8), skip=(256, 128, 12), layers=(24, 12, 3))
+_WAVENET_REST = _of(vocabulary=(256, 256, 16))
+_TRANSLATOR = _of(batch=(128, 16, 2), time=(64, 40, 8), width=(1024, 256, 8), vocabulary=(32000, 4000, 32))
+_CONFORMER = _of(batch=(16, 2, 2), time=(1600, 400, 16), features=(80, 80, 8), width=(256, 144, 8), heads=(4, 4, 2))
+_CONFORMER_REST = _of(layers=(16, 4, 1), window=(31, 31, 5), classes=(1000, 200, 10))
+_DCGAN = _of(batch=(128, 16, 4), side=(64, 64, 16), base=(64, 32, 4), latent=(100, 100, 6), classes=2)
+_DIFFUSION = _of(batch=(32, 2, 2), side=(64, 32, 8), base=(128, 64, 8), levels=(4, 3, 2), groups=(32, 32, 2))
+_DIFFUSION_REST = _of(heads=(4, 4, 2), classes=(3, 3, 3))
+_SWIN = _of(batch=(32, 1, 2), side=(224, 224, 32), base=(96, 96, 8), window=(7, 7, 4), head=(32, 32, 4))
+_SWIN_REST = _of(stages=(4, 4, 2), classes=(1000, 1000, 10))
+_POINTNET = _of(batch=(32, 8, 4), points=(2048, 512, 20), base=(64, 64, 4), classes=(40, 40, 5))
+_GRAPH = _of(nodes=(160000, 4000, 20), edges=(1200000, 30000, 60), features=(128, 128, 6), width=(256, 128, 8))
+_GRAPH_REST = _of(layers=(3, 3, 2), classes=(40, 40, 4))
+_RECOMMENDER = _of(batch=(8192, 256, 4), tables=(26, 26, 3), bag=(4, 4, 2), width=(64, 32, 4), hidden=(512, 256, 8))
+_RECOMMENDER_REST = _of(vocabulary=(100000, 10000, 50), classes=2)
+
+
+def _joined(first: dict[str, Sizes], second: dict[str, Sizes]) -> dict[str, Sizes]:
+    return {scale: first[scale] | second[scale] for scale in first}
+
 
 for _scale, _vocabulary in zip(("card", "host", "tiny"), (50257, 50257, 64)):
     _GPT2[_scale]["vocabulary"] = _vocabulary
@@ -95,6 +136,36 @@ NETWORKS = {
     "mixer": Network("MLP-Mixer B/16", models.mixer, "images", "", _of(**_PATCHES, batch=(64, 4, 2))),
     "lstm": Network("LSTM, step", models.lstm, "tokens", "adamw", _LSTM),
     "mnist": Network("MNIST, step", models.mnist, "images", "adamw", _MNIST),
+    "bert": Network("BERT, step", sequence_models.bert, "tokens", "adamw", _joined(_BERT, _BERT_TOKENS), every=8),
+    "t5": Network("T5, step", sequence_models.t5, "tokens", "adamw", _joined(_T5, _T5_REST), every=2),
+    "experts": Network(
+        "Mixture of experts, step", sequence_models.experts, "tokens", "adamw", _joined(_EXPERTS, _EXPERTS_REST)
+    ),
+    "wavenet": Network("WaveNet, step", sequence_models.wavenet, "tokens", "adamw", _joined(_WAVENET, _WAVENET_REST)),
+    "translator": Network(
+        "GRU with attention, step", sequence_models.translator, "tokens", "adamw", _TRANSLATOR, every=2
+    ),
+    "conformer": Network(
+        "Conformer, step",
+        sequence_models.conformer,
+        "frames",
+        "adamw",
+        _joined(_CONFORMER, _CONFORMER_REST),
+        every=4,
+    ),
+    "dcgan": Network("DCGAN, step", picture_models.dcgan, "images", "adamw", _DCGAN),
+    "diffusion": Network(
+        "Diffusion U-Net, step", picture_models.diffusion, "pixels", "adamw", _joined(_DIFFUSION, _DIFFUSION_REST)
+    ),
+    "swin": Network("Swin-T, step", picture_models.swin, "images", "adamw", _joined(_SWIN, _SWIN_REST)),
+    "efficientnet": Network(
+        "EfficientNet-B0, step", picture_models.efficientnet, "images", "sgd", _of(**_MOBILE, batch=(64, 2, 2))
+    ),
+    "pointnet": Network("PointNet, step", set_models.pointnet, "points", "adamw", _POINTNET),
+    "graph": Network("Graph network, step", set_models.graph_network, "nodes", "adamw", _joined(_GRAPH, _GRAPH_REST)),
+    "recommender": Network(
+        "DLRM, step", set_models.recommender, "categories", "adamw", _joined(_RECOMMENDER, _RECOMMENDER_REST)
+    ),
 }
 SCALES = {"CUDA": "card", "CPU": "host"}
 # Small enough that three steps of ResNet-50 do not amplify the error of float32 in its gradients (1.5 % in torch's and

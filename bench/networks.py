@@ -112,7 +112,7 @@ class Job:
 
 def torch_step(job: Job, torch: Any, dtype: str, is_compiled: bool, is_reversed: bool = False) -> Callable[[], Any]:
     """A call of the network in torch: a step that gives the loss, or a result. With the batch reversed a loss is the
-    same, rounded otherwise."""
+    same, rounded otherwise: the classes and the buffers that have an element for each of the batch go with it."""
     network, device = job.network, "cuda" if job.device.startswith("CUDA") else "cpu"
     kind = getattr(torch, dtype)
     with torch.device(device):
@@ -121,8 +121,14 @@ def torch_step(job: Job, torch: Any, dtype: str, is_compiled: bool, is_reversed:
         for name, tensor in model.state_dict().items():
             if tensor.is_floating_point():
                 tensor.copy_(torch.from_numpy(values(name, tuple(tensor.shape))))
-    order = slice(None, None, -1 if is_reversed else 1)
-    given = [torch.from_numpy(array[order].copy()).to(device) for array in network.inputs(job.sizes)]
+        batch = job.sizes.get("batch", 1)
+        for tensor in model.buffers() if is_reversed else ():
+            if tensor.is_floating_point() and tensor.ndim > 1 and len(tensor) == batch:
+                tensor.copy_(tensor.flip(0))
+    arrays = network.inputs(job.sizes)
+    if is_reversed:
+        arrays = [array.reshape(batch, -1)[::-1].reshape(array.shape) for array in arrays]
+    given = [torch.from_numpy(array.copy()).to(device) for array in arrays]
     if given[0].is_floating_point():
         given[0] = given[0].to(kind)
     if not network.is_step:

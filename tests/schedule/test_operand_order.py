@@ -58,6 +58,22 @@ def test_what_is_read_in_vectors_stays(value: object) -> None:
     assert stored_orders(value()) == []  # type: ignore[operator]
 
 
+def test_heads_of_a_gradient_are_vectors_where_they_are() -> None:
+    """The gradient of queries, keys and values was stored with the batch last, and so was all that it was computed
+    from: a step of Swin had 80 kernels more."""
+    heads = empty(3, 8, 4, 64, 32).relu().permute(1, 3, 0, 2, 4).reshape(8, 64, 384)
+    assert stored_orders(Tensor.einsum("btc,bto->oc", empty(8, 64, 128).relu(), heads)) == []
+    short = empty(3, 8, 4, 64, 20).relu().permute(1, 3, 0, 2, 4).reshape(8, 64, 240)
+    assert stored_orders(Tensor.einsum("btc,bto->oc", empty(8, 64, 128).relu(), short)) != []
+
+
+def test_the_factor_beside_flattened_channels_stays() -> None:
+    """Channels of 20 are no whole vectors: they are stored with the time last. The gradient beside them is in order;
+    moved with them, it took all activations of a Conformer along."""
+    flat = empty(16, 64, 400, 20).relu().transpose(1, 2).flatten(2)
+    assert stored_orders(Tensor.einsum("btk,bto->ok", flat, empty(16, 400, 256).relu())) == [(0, 1, 3, 2)]
+
+
 def test_a_target_without_tensor_cores_keeps_everything() -> None:
     value = empty(8, 32, 14, 14).conv2d(empty(64, 32, 3, 3), padding=1)
     assert stored_orders(value, Target("TEST", has_local=True)) == []

@@ -16,7 +16,7 @@ from tilewright.graph.interpreter.numpy_math import cast_array
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import element_count
 from tilewright.graph.uop import UOp, memory_of
-from tilewright.graph.walk import toposort
+from tilewright.graph.walk import consumers, toposort
 from tilewright.kernel.axes import stride, view_kernel
 from tilewright.schedule.fusion import result_orders
 from tilewright.schedule.fusion.operand_order import order_operands
@@ -52,9 +52,18 @@ def channel_norm(x: Tensor, weights: list[Tensor]) -> Tensor:
     return (pixels - pixels.mean(axis=3, keepdim=True)) @ weights[1]
 
 
+def depthwise(x: Tensor, weights: list[Tensor]) -> Tensor:
+    """Windows of each channel between two convolutions: the second of these asks for channels last."""
+    first, middle, last = weights
+    wide = norm(x.conv2d(first, padding=1)).relu()
+    wide = norm(wide.conv2d(middle, padding=2, groups=middle.shape[0])).relu()
+    return wide.conv2d(last, padding=1)
+
+
 SHAPES: dict[str, tuple[Callable[[Tensor, list[Tensor]], Tensor], list[tuple[int, ...]]]] = {
     "batch normalisation": (block, [(64, 32, 3, 3), (64, 64, 3, 3), (64, 64, 3, 3)]),
     "layer normalisation of pixels": (channel_norm, [(64, 32, 3, 3), (64, 128)]),
+    "depthwise convolution": (depthwise, [(64, 32, 3, 3), (64, 1, 5, 5), (64, 64, 3, 3)]),
 }
 
 
@@ -84,6 +93,7 @@ def test_no_kernel_reads_in_one_order_and_stores_in_another(name: str) -> None:
 @pytest.mark.parametrize("name", SHAPES)
 def test_values_stay(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result_orders, "MIN_RESULT", 16)
+    monkeypatch.setattr(result_orders, "MIN_PER_WEIGHT", 1)
     function, shapes = SHAPES[name]
     x, weights = empty(3, 32, 5, 6), [empty(*shape) for shape in shapes]
     result = function(x, weights).float()
@@ -101,6 +111,20 @@ def test_values_stay(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def contiguous(outputs: Sequence[UOp]) -> int:
     return sum(node.op is Ops.CONTIGUOUS for node in toposort(*outputs))
+
+
+def test_only_windows_of_channels_pass_an_order_on() -> None:
+    """A product with few weights has no axis of both factors that is not summed."""
+    x, kernel = empty(64, 128, 24, 24).relu(), empty(128, 1, 5, 5)
+    cases = {
+        "depthwise": (x.conv2d(kernel, padding=2, groups=128), 1),
+        "strided": (x.conv2d(kernel, stride=2, padding=2, groups=128), 1),
+        "few channels": (x[:, :32].conv2d(empty(32, 32, 1, 1)), 0),
+        "scores": (x.flatten(2) @ x.flatten(2).transpose(1, 2), 0),
+    }
+    for name, (value, count) in cases.items():
+        nodes = toposort(*BoundGraph([value.uop]).outputs)
+        assert len(result_orders.find_windows(nodes, consumers(nodes)).bases) == count, name
 
 
 def test_weights_are_copied_for_an_image_that_has_its_channels_last() -> None:

@@ -21,6 +21,7 @@ from tilewright.graph.walk import toposort
 from tilewright.schedule.fusion.fuse import SEPARATE, plan_fusion
 from tilewright.schedule.fusion.limits import nodes_to_split
 from tilewright.schedule.fusion.operand_order import order_operands
+from tilewright.schedule.fusion.row_values import values_of_rows
 from tilewright.schedule.fusion.transposed import operands_to_transpose
 from tilewright.schedule.fusion.uses import Plan
 from tilewright.schedule.preparation.checks import keep_checks
@@ -134,6 +135,12 @@ def store_transposed(state: Scheduling) -> None:
         state.plan_again()
 
 
+def part_rows(state: Scheduling) -> None:
+    if apart := values_of_rows(state.plan, state.facts_of):
+        state.must_store, state.whole = state.must_store | apart, state.whole | apart
+        state.plan_again()
+
+
 def limit_buffers(state: Scheduling) -> None:
     while apart := nodes_to_split(state.plan, state.max_buffers):
         state.must_store, state.whole = state.must_store | apart, state.whole | apart
@@ -197,6 +204,7 @@ PASSES: tuple[Pass[Scheduling], ...] = (
         "operands stored that a product reads across rows",
         is_optional=True,
     ),
+    Pass("part_rows", part_rows, "the plan", "values of rows stored apart from their elements", is_optional=True),
     Pass("limit_buffers", limit_buffers, "the plan", "no kernel with more buffers than the target has"),
     Pass("write_values", write_values, "the plan", "each stored node as loops, loads and reductions"),
     Pass(

@@ -37,6 +37,7 @@ from tilewright.kernel.templates.measured_groups import (
     CLOCKS_PER_PARTIAL,
     GROUP_THREADS,
     MAX_PADDED,
+    MIN_INTERLEAVED,
     ROWS_PER_THREAD,
     SHORT_ROW,
     SMALL_OPERAND,
@@ -211,13 +212,16 @@ def share_rows(builder: GroupOptBuilder) -> None:
     inner = [loop for loop in outputs if not all(loop in node.ranges for node in main_reductions(view))]
     # Stores across the rows are slow, and slower by one thread alone: the loop that is contiguous in loads is shared.
     candidates = ([loop for loop in inner if has_unit_step(loop, of)] for of in (view.stores, view.loads))
-    fast = next(filter(None, candidates), [])
+    fast = list(dict.fromkeys(long_part(loop, inner, view) for loop in next(filter(None, candidates), [])))
     # What is stored for a row may be longer than what is left to sum of it.
     longest = max([*axes, *fast], key=size_of)
     lanes = builder.lanes
     rows = math.prod(size_of(loop) for loop in outputs if loop not in inner)
     vectors = size_of(longest) // lanes if is_aligned(view, longest, lanes) else -(-size_of(longest) // lanes)
     threads = threads_for_rows(builder, vectors, rows)
+    shortest = min(map(size_of, [*axes, *fast]), default=threads)
+    while threads > warp_threads(builder.target) and threads >= 2 * shortest:
+        threads //= 2  # the same threads go along every axis, and those beyond its end would wait
     slow = slow_axes(view, [*axes, *fast], inner)
     teams = teams_for_rows(builder, threads, rows, slow)
     for axis, op in [*((a, OptOps.GROUP) for a in axes), *((a, OptOps.LOCAL) for a in fast)]:
@@ -226,6 +230,16 @@ def share_rows(builder: GroupOptBuilder) -> None:
         op = OptOps.GROUP if axis in view.reduce_axes else OptOps.LOCAL
         builder.split(op, builder.fill_up(axis, teams), teams)
     add_rows(builder)
+
+
+def long_part(loop: UOp, inner: list[UOp], view: KernelView) -> UOp:
+    """The loop that threads share in place of one that is contiguous but has no iterations for a warp, as that of two
+    interleaved results: the next one in memory, where it has more."""
+    if size_of(loop) >= MIN_INTERLEAVED:
+        return loop
+    steps = {size_of(loop) * abs(step) for access in view.stores if (step := stride(access, loop)) is not None}
+    near = [each for each in inner if any(abs(stride(access, each) or 0) in steps for access in view.stores)]
+    return max([loop, *near], key=size_of)
 
 
 def has_unit_step(loop: UOp, accesses: Iterable[UOp]) -> bool:

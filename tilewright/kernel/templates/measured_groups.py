@@ -37,3 +37,6 @@ STEPS_TO_FILL = 64  # to initialise one output
 STEPS_TO_FILL_TOGETHER = 4  # the same where adjacent threads initialise adjacent outputs
 MIN_ADJACENT = 8  # the fewest columns for which the threads of a warp count as adjacent
 MIN_OUTPUTS = 16  # the fewest outputs of a part: each part reads all terms
+# The fewest iterations of a contiguous loop that the threads of a group share: below, as in the loop over two results
+# that are interleaved, they share the next loop in memory, and each takes what lies between.
+MIN_INTERLEAVED = 8

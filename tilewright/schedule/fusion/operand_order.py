@@ -24,7 +24,13 @@ from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import consumers, map_nodes, toposort
 from tilewright.schedule.fusion.indexing import TRUE, Element, flatten_index, push_movement
-from tilewright.schedule.fusion.result_orders import in_one_order, large_products, last_long_axis, results_in_short_rows
+from tilewright.schedule.fusion.result_orders import (
+    find_windows,
+    in_one_order,
+    large_products,
+    last_long_axis,
+    results_in_short_rows,
+)
 from tilewright.schedule.fusion.uses import loops_over
 
 # Bytes of the vector that one copy instruction moves.
@@ -74,15 +80,23 @@ class _Factor:
         """The axis of the base along which the loop has stride 1, alone or inside of larger strides."""
         return next((axis for axis, index in enumerate(self.indices) if _walks(index, loop)), None)
 
-    def is_aligned(self, loops: Sequence[UOp], lanes: int) -> bool:
-        """Whether adjacent elements in memory are adjacent along `loops`, in whole vectors."""
+    def is_aligned(self, loops: Sequence[UOp], lanes: int, in_parts: bool = True) -> bool:
+        """Whether adjacent elements in memory are adjacent along `loops`, in whole vectors; with `in_parts`, also where
+        that is so in each of the equal parts of a loop, such as the channels of a head."""
         form, length = self.position, 1
-        for loop, step in sorted(form.terms.items(), key=lambda term: abs(term[1])):
-            if loop in loops and step == length:
-                length *= int(loop.src[0].arg)
+        for atom, step in sorted(form.terms.items(), key=lambda term: abs(term[1])):
+            if atom in loops and step == length:
+                length *= int(atom.src[0].arg)
+            elif in_parts and step == length == 1 and _is_inner_part(atom, loops):
+                length = int(atom.src[1].arg)
             elif step % lanes:
                 return False
         return length > 1 and length % lanes == 0 and form.constant % lanes == 0
+
+
+def _is_inner_part(atom: UOp, loops: Sequence[UOp]) -> bool:
+    """Whether it is the position in one of the equal parts of one of the loops."""
+    return atom.op is Ops.MOD and atom.src[0] in loops and atom.src[1].op is Ops.CONST
 
 
 def _walks(index: UOp, loop: UOp) -> bool:
@@ -111,7 +125,8 @@ def order_operands(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target], co
     for node in results_in_short_rows(products, users, facts_of, VECTOR_BYTES):
         if node not in outputs:
             ordered.setdefault(node, last_long_axis(node))
-    ordered |= {node: axis for node, axis in in_one_order(products, users, ordered, bases) if node not in outputs}
+    alike = in_one_order(products, users, ordered, bases, find_windows(nodes, users))
+    ordered |= {node: axis for node, axis in alike if node not in outputs}
     if not inputs and not ordered:
         return list(outputs)
 
@@ -202,6 +217,7 @@ def _misplaced(
     found = None if is_in_windows else _short_rows(factors, own, inner, is_good, ordered, lanes)
     if found is None:
         found = _moved(node, factors, own, inner, ordered, lanes, is_in_windows)
+        found = _moved_alone(node, factors, own, inner, is_good, lanes) or found
     work = math.prod(node.src[0].shape)
     singles = [_staged(work, others, cores[0]) for others, good in zip(own[::-1], is_good, strict=True) if not good]
     if not any(core.is_bulk for core in cores) and not _pays(found, sum(singles), target):
@@ -264,6 +280,22 @@ def _moved(
     return [] if best is None else best[2]
 
 
+def _moved_alone(
+    node: UOp, factors: list[_Factor], own: list[list[UOp]], inner: list[UOp], is_good: list[bool], lanes: int
+) -> list[tuple[_Factor, int]]:
+    """The one factor that is read across parts of an axis, as after channels and pixels are flattened, with the axis of
+    another loop: the other factor is in order, and would gain nothing from that of the same loop."""
+    if all(is_good) or not any(is_good):
+        return []
+    number = is_good.index(False)
+    factor = factors[number]
+    if not any(atom.op is Ops.MOD and atom.src[0] in own[number] for atom in factor.position.terms):
+        return []
+    loops = _vector_loops(factor, inner, lanes)
+    axes = [axis for axis in map(factor.axis_of, loops) if axis is not None]
+    return [(factor, max(axes, key=lambda axis: factor.base.shape[axis]))] if axes else []
+
+
 def _short_rows(
     factors: list[_Factor],
     own: list[list[UOp]],
@@ -301,8 +333,9 @@ def _last_axis(base: UOp, ordered: dict[UOp, int]) -> int:
 
 
 def _is_vectorised(factor: _Factor, inner: list[UOp], own: list[UOp], lanes: int) -> bool:
-    """Whether the loops that walk the memory of a factor are its own, or the summed ones, in whole vectors."""
-    return factor.is_aligned(own, lanes) or factor.is_aligned(inner, lanes)
+    """Whether the loops that walk the memory of a factor are its own, or the summed ones, in whole vectors. Of a summed
+    loop parts are not enough: in another order the copy engine fetches the factor."""
+    return factor.is_aligned(own, lanes) or factor.is_aligned(inner, lanes, in_parts=False)
 
 
 def _reads(factor: _Factor, loop: UOp) -> bool:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 
+from tilewright.base.records import record
 from tilewright.base.target import Target
 from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import is_symbolic
@@ -20,6 +22,11 @@ from tilewright.graph.walk import without_casts
 # Another order pays for results of at least this many elements, and aligned rows for rows of at least as many.
 MIN_RESULT = 1 << 18
 MIN_ROW = 64
+# Of windows: the most elements of one, how many times as many elements as weights there are, and the most elements of
+# what is read to each of the result, or the other way round, by strides.
+MAX_WINDOW = 64
+MIN_PER_WEIGHT = 64
+MAX_STEP = 16
 
 
 def results_in_short_rows(
@@ -60,13 +67,86 @@ def _below_views(node: UOp) -> UOp:
     return node
 
 
+@record
+class Windows:
+    """The sums over windows of each channel, as in a depthwise convolution: the sums and the repetitions between what
+    is read and what is stored, the products with the small factor of each, and what is read."""
+
+    inside: frozenset[UOp]
+    small: dict[UOp, UOp]
+    bases: frozenset[UOp]
+
+
+NO_WINDOWS = Windows(frozenset(), {}, frozenset())
+
+
+def find_windows(nodes: Sequence[UOp], users: dict[UOp, list[UOp]]) -> Windows:
+    inside: set[UOp] = set()
+    small: dict[UOp, UOp] = {}
+    bases: set[UOp] = set()
+    for node in nodes:
+        if node.op is not Ops.MUL or is_symbolic(node.shape) or max_count(node.shape) < MIN_RESULT:
+            continue
+        chains = [_views_below(factor) for factor in node.src]
+        size, other = (max_count(chain[-1].shape) for chain in chains)
+        number = 0 if size < other else 1
+        base, above = chains[1 - number][-1], _sums_above(node, users)
+        if above is None or node.src[number].op is not Ops.EXPAND or base.op in (Ops.PARAM, Ops.BUFFER):
+            continue
+        sizes = max_count(base.shape), max_count(above[-1].shape)
+        if MIN_PER_WEIGHT * min(size, other) > sizes[0] or max(sizes) > MAX_STEP * min(sizes):
+            continue
+        if max_count(node.shape) <= MAX_WINDOW * sizes[0] and _has_channels(node, node.src[1 - number], number, above):
+            inside.update(chains[1 - number], above)
+            small[node] = node.src[number]
+            bases.add(base)
+    return Windows(frozenset(inside), small, frozenset(bases))
+
+
+def _has_channels(node: UOp, factor: UOp, number: int, above: list[UOp]) -> bool:
+    """Whether both factors of a product, of which `number` is the small one, have an axis that is not summed."""
+    own, other = (each.src[0].shape if each.op is Ops.EXPAND else each.shape for each in (node.src[number], factor))
+    axes: list[int | None] = [axis for axis, size in enumerate(node.shape) if 1 < size == own[axis] == other[axis]]
+    for value, user in pairwise(above):
+        if user.op is Ops.REDUCE_AXIS:
+            return any(axis not in (None, *user.arg[1]) for axis in axes)
+        axes = [_axis_of_user(value, user, axis, NO_WINDOWS) for axis in axes if axis is not None]
+    return False
+
+
+def _views_below(node: UOp) -> list[UOp]:
+    """A factor, and the views and conversions from it on, down to what is stored."""
+    found = [node]
+    while found[-1].op is Ops.CAST or found[-1].op.kind is Kind.MOVEMENT:
+        found.append(found[-1].src[0])
+    return found
+
+
+def _sums_above(node: UOp, users: dict[UOp, list[UOp]]) -> list[UOp] | None:
+    """The sums, views and conversions that only the product leads to; None where there is no sum."""
+    found = [node]
+    while len(users.get(found[-1], ())) == 1:
+        (user,) = users[found[-1]]
+        is_sum = user.op is Ops.REDUCE_AXIS and user.arg[0] is Ops.ADD
+        if not (is_sum or user.op is Ops.CAST or user.op.kind is Kind.MOVEMENT):
+            break
+        found.append(user)
+    return found if any(each.op is Ops.REDUCE_AXIS for each in found) else None
+
+
 def in_one_order(
-    products: Iterable[UOp], users: dict[UOp, list[UOp]], ordered: dict[UOp, int], bases: Iterable[UOp]
+    products: Iterable[UOp],
+    users: dict[UOp, list[UOp]],
+    ordered: dict[UOp, int],
+    bases: Iterable[UOp],
+    windows: Windows,
 ) -> Iterator[tuple[UOp, int]]:
     """The results of `products`, and the operands `bases`, that are computed from those in `ordered`, or these from
-    them, element by element, as by a batch normalisation; with the axis that they are to be stored with last."""
+    them, element by element, as by a batch normalisation, or channel by channel in windows; with the axis that they
+    are to be stored with last."""
     results = filter(None, (_stored_with(node, users) for node in products))
-    wanted = {node for node in (*bases, *results) if node.shape and not is_symbolic(node.shape)}
+    found_in = (*bases, *windows.bases, *results)
+    wanted = {node for node in found_in if node.shape and not is_symbolic(node.shape)}
     pending, seen = deque(ordered.items()), set(ordered)
     # Operands that stay as they are come second: where one could be in either order, it is in that of its neighbours.
     for base in (None, *bases):
@@ -77,31 +157,34 @@ def in_one_order(
             node, axis = pending.popleft()
             if node not in ordered and node in wanted and axis != last_long_axis(node):
                 yield node, axis
-            near = [(source, _axis_of_source(node, source, axis)) for source in node.src]
-            near += [(user, _axis_of_user(node, user, axis)) for user in users.get(node, ())]
+            near = [(source, _axis_of_source(node, source, axis, windows)) for source in node.src]
+            near += [(user, _axis_of_user(node, user, axis, windows)) for user in users.get(node, ())]
             for found, passed in near:
                 if passed is not None and found not in seen:
                     seen.add(found)
                     pending.append((found, passed))
 
 
-def _axis_of_source(node: UOp, source: UOp, axis: int) -> int | None:
+def _axis_of_source(node: UOp, source: UOp, axis: int, windows: Windows) -> int | None:
     """The axis of a source whose elements are those along the axis of the node; None where there is none, or where the
-    node repeats them."""
+    node repeats them. The channels of a window are an axis of both of its factors."""
+    small = windows.small.get(node)
+    if small is not None and (source is small or small.src[0].shape[axis] != small.shape[axis]):
+        return None
     if node.op is Ops.PERMUTE:
         return int(node.arg[axis])
     if node.op is Ops.RESHAPE:
         return _same_axis(node, source, axis)
-    is_passed = node.op.is_elementwise or node.op in (Ops.CONTIGUOUS, Ops.SHRINK, Ops.PAD)
+    is_passed = node.op.is_elementwise or node.op in (Ops.CONTIGUOUS, Ops.SHRINK, Ops.PAD) or node in windows.inside
     is_same = is_passed and len(source.shape) == len(node.shape) and source.shape[axis] == node.shape[axis]
     return axis if is_same else None
 
 
-def _axis_of_user(node: UOp, user: UOp, axis: int) -> int | None:
+def _axis_of_user(node: UOp, user: UOp, axis: int, windows: Windows) -> int | None:
     """The same of a node that uses it."""
     if user.op is Ops.PERMUTE:
         return int(user.arg.index(axis))
-    return _same_axis(node, user, axis) if user.op is Ops.RESHAPE else _axis_of_source(user, node, axis)
+    return _same_axis(node, user, axis) if user.op is Ops.RESHAPE else _axis_of_source(user, node, axis, windows)
 
 
 def _same_axis(node: UOp, other: UOp, axis: int) -> int | None:
