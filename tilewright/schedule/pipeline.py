@@ -22,6 +22,7 @@ from tilewright.schedule.fusion.fuse import SEPARATE, plan_fusion
 from tilewright.schedule.fusion.limits import nodes_to_split
 from tilewright.schedule.fusion.operand_order import order_operands
 from tilewright.schedule.fusion.row_values import values_of_rows
+from tilewright.schedule.fusion.small_factors import order_small_factors
 from tilewright.schedule.fusion.transposed import operands_to_transpose
 from tilewright.schedule.fusion.uses import Plan
 from tilewright.schedule.preparation.checks import keep_checks
@@ -106,6 +107,7 @@ def order_factors(state: Scheduling) -> None:
     """Skipped where nodes have an order to be kept, since it names nodes that would be replaced."""
     if not state.sequence and has_tensor_cores(state):
         state.outputs = order_operands(state.outputs, target_of_nodes(state))
+        state.outputs = order_small_factors(state.outputs, target_of_nodes(state))
 
 
 def has_tensor_cores(state: Scheduling) -> bool:

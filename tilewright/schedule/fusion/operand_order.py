@@ -45,7 +45,7 @@ _INPUTS = frozenset({Ops.PARAM, Ops.BUFFER, Ops.ASSIGN})
 
 
 @record
-class _Factor:
+class Factor:
     """A factor of a contraction: the views and conversions from its base on, and the index of the element of the base
     that it reads."""
 
@@ -108,7 +108,7 @@ def _walks(index: UOp, loop: UOp) -> bool:
 def order_operands(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target], copies_inputs: bool = True) -> list[UOp]:
     """`copies_inputs` is off where sums are not split yet, and their operands may change."""
     nodes = toposort(*outputs)
-    inputs: dict[UOp, list[tuple[_Factor, int]]] = {}  # of each contraction: operands that are copied
+    inputs: dict[UOp, list[tuple[Factor, int]]] = {}  # of each contraction: operands that are copied
     ordered: dict[UOp, int] = {}  # computed operands, and the axis that they are stored with last
     bases: dict[UOp, None] = {}  # of the factors of contractions, where they are computed
     windows = _inside_windows(nodes)
@@ -158,18 +158,18 @@ def _inside_windows(nodes: list[UOp]) -> set[UOp]:
     return {node for node in shifted if node.op is Ops.REDUCE_AXIS}
 
 
-def _with_factors(product: UOp, made: UOp, copied: list[tuple[_Factor, int]], target: Target) -> UOp:
+def _with_factors(product: UOp, made: UOp, copied: list[tuple[Factor, int]], target: Target) -> UOp:
     """The product with copies of factors in their new order; `made` replaces the product."""
     if product.op is Ops.RESHAPE:
         return made.with_src((_with_factors(product.src[0], made.src[0], copied, target),))
     factors = list(made.src)
     for factor, axis in copied:
         number = product.src.index(factor.chain[0])
-        factors[number] = _rebuilt(factors[number], len(factor.chain), axis, target)
+        factors[number] = rebuilt(factors[number], len(factor.chain), axis, target)
     return made.with_src(tuple(factors))
 
 
-def _factors(node: UOp, facts_of: Callable[[UOp], Target]) -> list[_Factor]:
+def _factors(node: UOp, facts_of: Callable[[UOp], Target]) -> list[Factor]:
     """The two factors of a contraction that tensor cores compute from vectors, and that uses each element often; none
     of another node."""
     if node.op is not Ops.REDUCE_AXIS or node.arg[0] is not Ops.ADD:
@@ -181,21 +181,21 @@ def _factors(node: UOp, facts_of: Callable[[UOp], Target]) -> list[_Factor]:
         return []
     if any(factor.op is not Ops.EXPAND for factor in product.src):
         return []
-    factors = [_factor(operand, element) for operand in product.src]
+    factors = [factor_of(operand, element) for operand in product.src]
     if factors[1].base.dtype is not factors[0].base.dtype or not _cores(factors, facts_of(node)):
         return []
     work = math.prod(product.shape)
     return factors if all(work >= MIN_USES * max_count(factor.base.shape) for factor in factors) else []
 
 
-def _cores(factors: list[_Factor], target: Target) -> list[TensorCore]:
+def _cores(factors: list[Factor], target: Target) -> list[TensorCore]:
     dtype = factors[0].base.dtype
     return [core for core in target.tensor_cores if core.operand is dtype and core.wants_vectors]
 
 
 def _misplaced(
-    node: UOp, factors: list[_Factor], target: Target, ordered: dict[UOp, int], is_in_windows: bool
-) -> list[tuple[_Factor, int]]:
+    node: UOp, factors: list[Factor], target: Target, ordered: dict[UOp, int], is_in_windows: bool
+) -> list[tuple[Factor, int]]:
     """The factors of a contraction that should be stored in another order, each with the axis that should be last."""
     cores, lanes = _cores(factors, target), VECTOR_BYTES // factors[0].base.dtype.itemsize
     loops = loops_over(node.src[0].shape)
@@ -225,7 +225,7 @@ def _misplaced(
     return found
 
 
-def _differ_along_sum(factors: list[_Factor], inner: list[UOp]) -> bool:
+def _differ_along_sum(factors: list[Factor], inner: list[UOp]) -> bool:
     """Whether both factors are contiguous along the sum, but each along another of its loops: the vectors of one are
     not those of the other."""
     found = [next((loop for loop in inner if factor.position.terms.get(loop) == 1), None) for factor in factors]
@@ -238,7 +238,7 @@ def _staged(work: int, others: list[UOp], core: TensorCore) -> int:
     return work // size * -(-size // core.columns)
 
 
-def _pays(moved: list[tuple[_Factor, int]], singles: int, target: Target) -> bool:
+def _pays(moved: list[tuple[Factor, int]], singles: int, target: Target) -> bool:
     """Whether copies of inputs take less time than elements that threads stage one by one in place of vectors. The
     copies do not wait for each other."""
     copied = [factor for factor, _ in moved if _is_input(factor.base)]
@@ -250,16 +250,16 @@ def _pays(moved: list[tuple[_Factor, int]], singles: int, target: Target) -> boo
 
 def _moved(
     node: UOp,
-    factors: list[_Factor],
+    factors: list[Factor],
     own: list[list[UOp]],
     inner: list[UOp],
     ordered: dict[UOp, int],
     lanes: int,
     is_in_windows: bool,
-) -> list[tuple[_Factor, int]]:
+) -> list[tuple[Factor, int]]:
     """The factors that should be stored with another axis last, each with that axis: the axis of a summed loop that
     both have, or of a loop of the factor alone, whichever copies fewer bytes."""
-    best: tuple[int, int, list[tuple[_Factor, int]]] | None = None
+    best: tuple[int, int, list[tuple[Factor, int]]] | None = None
     choices = [(inner, inner)]
     # With the axis of a factor's own loop last, the stores of the result are not contiguous: it must be small.
     is_small = all(max_count(node.shape) <= max_count(factor.base.shape) for factor in factors)
@@ -281,8 +281,8 @@ def _moved(
 
 
 def _moved_alone(
-    node: UOp, factors: list[_Factor], own: list[list[UOp]], inner: list[UOp], is_good: list[bool], lanes: int
-) -> list[tuple[_Factor, int]]:
+    node: UOp, factors: list[Factor], own: list[list[UOp]], inner: list[UOp], is_good: list[bool], lanes: int
+) -> list[tuple[Factor, int]]:
     """The one factor that is read across parts of an axis, as after channels and pixels are flattened, with the axis of
     another loop: the other factor is in order, and would gain nothing from that of the same loop."""
     if all(is_good) or not any(is_good):
@@ -297,16 +297,16 @@ def _moved_alone(
 
 
 def _short_rows(
-    factors: list[_Factor],
+    factors: list[Factor],
     own: list[list[UOp]],
     inner: list[UOp],
     is_good: list[bool],
     ordered: dict[UOp, int],
     lanes: int,
-) -> list[tuple[_Factor, int]] | None:
+) -> list[tuple[Factor, int]] | None:
     """The factors that need nothing but rows aligned to vectors: the copy engine, or threads that read vectors, then
     fetch them in place. None where the loops of a factor overlap in memory, or another loop is the last."""
-    found: list[tuple[_Factor, int]] = []
+    found: list[tuple[Factor, int]] = []
     for factor, loops, good in zip(factors, own, is_good, strict=True):
         last = last_long_axis(factor.base)
         # A single number that is broadcast has no axis.
@@ -321,7 +321,7 @@ def _short_rows(
     return found
 
 
-def _vector_loops(factor: _Factor, loops: list[UOp], lanes: int) -> list[UOp]:
+def _vector_loops(factor: Factor, loops: list[UOp], lanes: int) -> list[UOp]:
     """The loops that walk along one axis of the base, in whole vectors."""
     counted = [loop for loop in loops if loop.op is Ops.RANGE and int(loop.src[0].arg) % lanes == 0]
     return [loop for loop in counted if factor.axis_of(loop) is not None]
@@ -332,17 +332,17 @@ def _last_axis(base: UOp, ordered: dict[UOp, int]) -> int:
     return found if found is not None else last_long_axis(base)
 
 
-def _is_vectorised(factor: _Factor, inner: list[UOp], own: list[UOp], lanes: int) -> bool:
+def _is_vectorised(factor: Factor, inner: list[UOp], own: list[UOp], lanes: int) -> bool:
     """Whether the loops that walk the memory of a factor are its own, or the summed ones, in whole vectors. Of a summed
     loop parts are not enough: in another order the copy engine fetches the factor."""
     return factor.is_aligned(own, lanes) or factor.is_aligned(inner, lanes, in_parts=False)
 
 
-def _reads(factor: _Factor, loop: UOp) -> bool:
+def _reads(factor: Factor, loop: UOp) -> bool:
     return any(loop in index.ranges for index in factor.indices)
 
 
-def _factor(operand: UOp, element: Element) -> _Factor:
+def factor_of(operand: UOp, element: Element) -> Factor:
     chain: list[UOp] = []
     node = operand
     while _is_view(node) or (node.op is Ops.CAST and node.dtype.itemsize > node.src[0].dtype.itemsize):
@@ -350,7 +350,7 @@ def _factor(operand: UOp, element: Element) -> _Factor:
         if node.op.kind is Kind.MOVEMENT:
             element = push_movement(node, element)
         node = node.src[0]
-    return _Factor(tuple(chain), node, element.indices, element.valid)
+    return Factor(tuple(chain), node, element.indices, element.valid)
 
 
 def _is_view(node: UOp) -> bool:
@@ -362,11 +362,11 @@ def _is_input(node: UOp) -> bool:
     return node.op in _INPUTS or (node.op is Ops.RESHAPE and node.src[0].op in _INPUTS)
 
 
-def _rebuilt(node: UOp, depth: int, axis: int, target: Target) -> UOp:
+def rebuilt(node: UOp, depth: int, axis: int, target: Target) -> UOp:
     """A chain of `depth` views over its base as it is stored."""
     if depth == 0:
         return _stored_last(node, axis, target)
-    return node.with_src((_rebuilt(node.src[0], depth - 1, axis, target),))
+    return node.with_src((rebuilt(node.src[0], depth - 1, axis, target),))
 
 
 def _stored_last(node: UOp, axis: int, target: Target) -> UOp:

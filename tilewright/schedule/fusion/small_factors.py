@@ -1,0 +1,72 @@
+"""Weights of each channel in the order of the images that they multiply. In: the graph, and the facts of each node's
+device. Out: the graph, in which a small factor of a product is stored with the axis last along which the large one is
+contiguous.
+
+    before: sum over kh, kw of x[b, h + kh, w + kw, c] * weight[c, kh, kw]     neighbours load weights far apart
+    after:  the same, with weight[kh, kw, c]
+
+Adjacent threads compute adjacent channels. Each loads a weight from a line of its own, as often as it loads an element
+of the image. `operand_order.py` does the same for factors that tensor cores multiply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from tilewright.base.target import Target
+from tilewright.graph.ops import Ops
+from tilewright.graph.sizes import is_symbolic
+from tilewright.graph.spec import max_count
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import map_nodes, toposort, without_casts
+from tilewright.schedule.fusion.indexing import TRUE, Element
+from tilewright.schedule.fusion.operand_order import Factor, factor_of, rebuilt
+from tilewright.schedule.fusion.uses import loops_over
+
+# How often each element of the small factor is read, at least, and the fewest products of a kernel that a copy repays.
+MIN_READS = 256
+MIN_PRODUCTS = 1 << 21
+
+
+def order_small_factors(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target]) -> list[UOp]:
+    nodes = toposort(*outputs)
+    summed: dict[UOp, set[int]] = {}  # the axes of a product over which it is summed at once
+    for node in nodes:
+        if node.op is Ops.REDUCE_AXIS:
+            summed.setdefault(without_casts(node.src[0]), set()).update(node.arg[1])
+    products = [node for node in nodes if node.op is Ops.MUL and facts_of(node).has_local]
+    found = {node: moved for node in products if (moved := _moved_factor(node, summed.get(node, set()))) is not None}
+    if not found:
+        return list(outputs)
+
+    def visit(node: UOp, src: tuple[UOp, ...]) -> UOp:
+        made = node.with_src(src)
+        if node not in found:
+            return made
+        number, factor, axis = found[node]
+        factors = list(made.src)
+        factors[number] = rebuilt(factors[number], len(factor.chain), axis, facts_of(node))
+        return made.with_src(tuple(factors))
+
+    replaced = map_nodes(nodes, visit)
+    return [replaced[node] for node in outputs]
+
+
+def _moved_factor(node: UOp, summed: Collection[int]) -> tuple[int, Factor, int] | None:
+    """The factor of a product that is to be stored in another order: its number, itself, and the axis that is to be
+    last. None where there is none, or where the large factor is contiguous along the sum of a contraction."""
+    if is_symbolic(node.shape) or max_count(node.shape) < MIN_PRODUCTS:
+        return None
+    if not any(without_casts(factor).op is Ops.EXPAND for factor in node.src) or not all(f.shape for f in node.src):
+        return None
+    loops = loops_over(node.shape)
+    factors = [factor_of(factor, Element(loops, TRUE)) for factor in node.src]
+    sizes = [max_count(factor.base.shape) for factor in factors]
+    number = sizes.index(min(sizes))
+    small, large = factors[number], factors[1 - number]
+    if not small.is_plain or max_count(node.shape) < MIN_READS * sizes[number]:
+        return None
+    for axis, loop in enumerate(loops):
+        is_across = large.position.terms.get(loop) == 1 and abs(small.position.terms.get(loop, 0)) > 1
+        if is_across and axis not in summed and (last := small.axis_of(loop)) is not None:
+            return number, small, last
+    return None
