@@ -23,7 +23,7 @@ from tilewright.kernel.analysis.contraction import match_contraction
 from tilewright.kernel.axes import KernelView, is_counted
 from tilewright.kernel.cost import contraction_clocks, repeated_clocks, single_copy_clocks
 from tilewright.kernel.templates.group_builder import GroupOptBuilder, divisor, output_loops, step_of, tile_groups
-from tilewright.kernel.templates.group_memory import steps_of
+from tilewright.kernel.templates.group_rows import steps_of
 from tilewright.kernel.templates.measured_groups import (
     MAX_STAGED_ELEMENTS,
     MIN_PRODUCT,

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from tilewright.kernel.templates.group_elements import ELEMENTWISE
-from tilewright.kernel.templates.group_memory import COLUMNS, ROWS, TRANSPOSE
+from tilewright.kernel.templates.group_memory import COLUMNS, TRANSPOSE
 from tilewright.kernel.templates.group_products import CONTRACTION
+from tilewright.kernel.templates.group_rows import ROWS
 from tilewright.kernel.templates.scatter import SCATTER
 from tilewright.kernel.templates.template import Template
 
