@@ -209,6 +209,17 @@ def depthwise_slope(x: Tensor) -> Tensor:
     return y.gradient(weight, gradient=Tensor.empty(8, 56, 56, 96).permute(0, 3, 1, 2))[0]
 
 
+def bias_slope(x: Tensor) -> Tensor:
+    """The gradient of the bias of a classifier over channels, whose logits are stored with the time last, and the
+    gradient of the logits, which two products read, with the classes."""
+    x = x.cast(dtypes.bfloat16).relu()
+    weight, bias = Tensor.empty(256, 128, 1, dtype=dtypes.bfloat16), Tensor.empty(256, dtype=dtypes.bfloat16)
+    logits = x.conv1d(weight, bias).transpose(1, 2).reshape(-1, 256)
+    loss = logits.float().cross_entropy(Tensor.empty(logits.shape[0], dtype=dtypes.int64))
+    slopes = loss.gradient(bias, weight, x)
+    return Tensor.cat(*(each.flatten() for each in slopes))
+
+
 PROGRAMS: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor]]] = {
     "var of few, gradient": ((6077, 3, 768), slope(lambda x: x.var(axis=(0, 2)))),
     "logsumexp of all": ((160, 25, 101, 24), lambda x: x.logsumexp(axis=(0, 1, 2, 3))),
@@ -227,6 +238,7 @@ PROGRAMS: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor]]] = {
     ),
     "normalised rows, stored as columns": ((128, 1 << 15), lambda x: norm((1,))(x).T.contiguous()),
     "gradient of depthwise windows, channels last": ((8, 56, 56, 96), depthwise_slope),
+    "bias of a classifier over channels": ((8, 128, 4096), bias_slope),
     "batch normalisation between products": ((8, 16, 64, 64), train_step),
 }
 

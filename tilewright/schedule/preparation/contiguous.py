@@ -3,6 +3,8 @@ contiguous."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import max_count
 from tilewright.graph.uop import UOp
@@ -13,9 +15,9 @@ MAX_READ = 8
 _VIEWS = frozenset({Ops.PERMUTE, Ops.RESHAPE, Ops.SHRINK, Ops.PAD})
 
 
-def contiguous_axis(node: UOp) -> int:
+def contiguous_axis(node: UOp, stored: Collection[UOp] = ()) -> int:
     """The axis along which most of the tensors that a value reads as a whole have stride 1, where its movements tell;
-    of the first few of them."""
+    of the first few of them. Those of `stored` are read from memory."""
     pending: list[tuple[UOp, tuple[UOp, ...]]] = [(node, ())]
     seen = {node}
     found: list[int] = []
@@ -23,7 +25,7 @@ def contiguous_axis(node: UOp) -> int:
         value, views = pending.pop()
         if value.op in _VIEWS:
             pending.append((value.src[0], (*views, value)))
-        elif value.op.is_elementwise:
+        elif value.op.is_elementwise and value not in stored:
             sources = [each for each in value.src if each.shape == value.shape and each not in seen]
             seen.update(sources)
             pending += [(source, views) for source in reversed(sources)]
@@ -46,9 +48,9 @@ def _axis_of_view(view: UOp, axis: int) -> int:
     return max(wider, default=len(view.shape) - 1)
 
 
-def contiguous_axes(source: UOp) -> list[int]:
+def contiguous_axes(source: UOp, stored: Collection[UOp] = ()) -> list[int]:
     """The contiguous axis of a value, or of each of the two factors of a product."""
     value = without_casts(source)
     factors = value.src if value.op is Ops.MUL else (value,)
     bare = [without_casts(factor) for factor in factors]
-    return [contiguous_axis(factor.src[0] if factor.op is Ops.EXPAND else factor) for factor in bare]
+    return [contiguous_axis(factor.src[0] if factor.op is Ops.EXPAND else factor, stored) for factor in bare]

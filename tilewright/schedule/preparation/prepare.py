@@ -3,7 +3,7 @@ read whole buffers, joins in parts, and the order among nodes that wait for othe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tilewright.base.target import Target
 from tilewright.graph import build
@@ -15,6 +15,7 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import map_nodes, toposort
 from tilewright.schedule.preparation.deviations import Deviations
 from tilewright.schedule.preparation.joins import is_part, slice_of_source, stored_join, with_parts
+from tilewright.schedule.preparation.product_parts import computed_factors
 from tilewright.schedule.preparation.reduction import split_reduction
 from tilewright.schedule.preparation.repeated import Repeats
 from tilewright.schedule.preparation.result_order import order_results
@@ -38,6 +39,8 @@ class _Preparation:
         self.outputs = frozenset(outputs)
         self.deviations = Deviations(order, target)
         self.repeats = Repeats()
+        self.computed_factors = computed_factors(order) if target.tensor_cores else set()
+        self.stored: set[UOp] = set()  # the same after preparation
         self.by_index: set[UOp] = set()  # reductions by index
         self.part_count = 0
         self.has_waiting = False
@@ -47,6 +50,8 @@ class _Preparation:
             src = src[:1]
             self.has_waiting = True
         made = node.with_src(src)
+        if node in self.computed_factors:
+            self.stored.add(made)
         if made.op is Ops.REDUCE_AXIS:
             split = self._split(node, made)
             if split is not None:
@@ -65,7 +70,7 @@ class _Preparation:
     def _split(self, node: UOp, made: UOp) -> UOp | None:
         indexed = indexed_reduction(made, self.target)
         split = indexed or self.deviations.split(node, made)
-        split = split or split_once(made, self.repeats.reduced_once(made), self.target)
+        split = split or split_once(made, self.repeats.reduced_once(made), self.target, self.stored)
         if split is not None:
             note_line(split, node.line, made.src[0])
             if indexed is not None:
@@ -90,10 +95,10 @@ class _Preparation:
         return made
 
 
-def split_once(node: UOp, once: UOp | None, target: Target) -> UOp | None:
+def split_once(node: UOp, once: UOp | None, target: Target, stored: Collection[UOp]) -> UOp | None:
     """A large reduction split, where `once` is the same of its distinct results alone; None where nothing changes."""
     reduction = once or node
-    split = order_results(reduction, target) or split_reduction(reduction, target) or once
+    split = order_results(reduction, target) or split_reduction(reduction, target, stored) or once
     return None if split is None else build.expand(split, node.shape)
 
 

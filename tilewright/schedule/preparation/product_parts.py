@@ -4,6 +4,8 @@ parts of it, each with tiles of its own, and their sum. `reduction.py` splits al
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterable
 
 from tilewright.base.costs import memory_clocks
 from tilewright.base.dtype import DType, dtypes
@@ -191,3 +193,21 @@ def _is_spread(factor: UOp, axes: tuple[int, ...]) -> bool:
         return False
     before = factor.src[0].shape
     return any(own < wide and axis not in axes for axis, (own, wide) in enumerate(zip(before, factor.shape)))
+
+
+def computed_factors(nodes: Iterable[UOp]) -> set[UOp]:
+    """The values that are computed, and are factors of several products: each is stored before, in its own order."""
+    found: Counter[UOp] = Counter()
+    for node in nodes:
+        if node.op is Ops.REDUCE_AXIS and is_product(node.src[0], node.arg[1]):
+            found.update(_stored_below(factor) for factor in _factors(node.src[0]))
+    return {node for node, count in found.items() if count > 1 and node.op.is_elementwise}
+
+
+def _stored_below(factor: UOp) -> UOp:
+    """What is stored of a factor: conversions to a wider dtype and views are computed where it is read."""
+    while factor.op.kind is Kind.MOVEMENT or (
+        factor.op is Ops.CAST and factor.dtype.itemsize > factor.src[0].dtype.itemsize
+    ):
+        factor = factor.src[0]
+    return factor

@@ -5,6 +5,8 @@ fill it. The split depends on the shape alone, on a card also on its number of c
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
 from tilewright.base.target import Target
@@ -48,12 +50,13 @@ LONG_ROW = 1 << 17
 RESULTS_PER_CORE = 8
 
 
-def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
+def split_reduction(node: UOp, target: Target | None = None, stored: Collection[UOp] = ()) -> UOp | None:
     """
     before: sum(x[1000000], axes=(0,))
     after:  sum(sum(reshape(x, (64, 15625)), axes=(1,)), axes=(0,))
 
-    A device that has work-groups runs a thread for each element of the first part.
+    A device that has work-groups runs a thread for each element of the first part. `stored` are computed values that
+    are in memory before this.
     """
     if node.op is not Ops.REDUCE_AXIS or not options.SPLIT_REDUCE:
         return None
@@ -62,7 +65,7 @@ def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
         return None  # parts of an axis are of constant size
     ordered = _in_memory_order(node)
     if ordered is not None:
-        return build.reshape(split_reduction(ordered, target) or ordered, node.shape)
+        return build.reshape(split_reduction(ordered, target, stored) or ordered, node.shape)
     _, axes = node.arg
     work, results = max_count(source.shape), max_count(node.shape)
     group_cores = target.cores if target is not None and target.has_local else 0
@@ -71,12 +74,12 @@ def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
     is_narrow = node.arg[0] is Ops.ADD and results <= FEW_PRODUCTS and is_product(source, axes)
     if results > (FEW_PRODUCTS if is_narrow else FEW_RESULTS):
         if group_cores:
-            return _split_product(node) or _split_columns(node, work, results, group_cores)
+            return _split_product(node) or _split_columns(node, work, results, group_cores, stored)
         return _split_product(node) or _split_rows(node, work, results)
     if results == 0 or work // results < LARGE_REDUCTION:
-        return _split_columns(node, work, results, group_cores) if group_cores and results else None
+        return _split_columns(node, work, results, group_cores, stored) if group_cores and results else None
     axis = max(axes, key=lambda a: (source.shape[a] >= FEW_RESULTS, -a, source.shape[a]))
-    is_along_memory = all(own in axes for own in contiguous_axes(source))
+    is_along_memory = all(own in axes for own in contiguous_axes(source, stored))
     is_cached = not group_cores and results >= ENOUGH_ROWS and is_along_memory and work // results <= CACHED_ROW
     if is_cached and not is_product(source, axes):
         return None
@@ -90,7 +93,7 @@ def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
     if not group_cores or parts is None or 2 * parts < wanted:
         merged = _merge_reduced(node, axis, is_contiguous=not group_cores)
         if merged is not None:
-            return build.reshape(split_reduction(merged, target) or merged, node.shape)
+            return build.reshape(split_reduction(merged, target, stored) or merged, node.shape)
     most = max(MAX_PARTS if parts is None else 1, 1 << (max(wanted, 1).bit_length() - 1))
     padded = padded_parts(source.shape[axis], work // results, most)
     if parts is None or (padded > parts and 2 * parts < min(wanted, source.shape[axis] // MAX_PADDING)):
@@ -236,12 +239,12 @@ def choose_parts(size: int, reduced: int, inner: tuple[int, ...] = ()) -> int | 
     return best if is_enough else None
 
 
-def _split_columns(node: UOp, work: int, results: int, cores: int) -> UOp | None:
+def _split_columns(node: UOp, work: int, results: int, cores: int, stored: Collection[UOp]) -> UOp | None:
     """Splits column sums, such as the gradient of a bias: one thread per column is too few to fill a card. A short sum
     of partial sums is fused with them where there are columns enough for half of the cores."""
     source = node.src[0]
     _, axes = node.arg
-    if work < LARGE_COLUMNS or results * 8 > MIN_PARTIALS or contiguous_axis(source) in axes:
+    if work < LARGE_COLUMNS or results * 8 > MIN_PARTIALS or contiguous_axis(source, stored) in axes:
         return None
     is_stored = 2 * results < COLUMNS_OF_GROUP * cores
     axis = max(axes, key=lambda a: source.shape[a])
@@ -251,7 +254,7 @@ def _split_columns(node: UOp, work: int, results: int, cores: int) -> UOp | None
         # Kernels that sum along the same loops are merged: loops are merged only where no divisor is found.
         merged = _merge_reduced(node, axis, is_contiguous=False)
         if merged is not None:
-            split = _split_columns(merged, work, results, cores)
+            split = _split_columns(merged, work, results, cores, stored)
             return None if split is None else build.reshape(split, node.shape)
         parts = padded_parts(source.shape[axis], work // results, 1 << (max_parts.bit_length() - 1))
         return _split_with_padding(node, axis, parts, is_stored) if parts > 1 else None
