@@ -5,7 +5,7 @@ card, and each that no tensor core computes is estimated from its accesses and i
 
 Out: for each network (`bench/network_rows.py`) its kernels with the largest estimates: milliseconds of all launches,
 launches, work-groups by threads, opts, and the accesses whose adjacent threads touch elements that are not adjacent.
-Estimates were within a third of the card's times where a kernel is bound by memory; arithmetic is not estimated.
+Estimates were within a third of the card's times where a kernel is bound by memory or by the terms of its sums.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
-from tilewright.kernel.axes import KernelView, stride, view_kernel
+from tilewright.kernel.axes import KernelView, is_counted, stride, view_kernel
 from tilewright.kernel.optimise import optimise
 from tilewright.runtime.device import register_backend
 from tools.chosen_opts import DEVICE, ChosenDriver, step, targets
 
 BYTES_PER_SECOND = 4.0e12  # of an H200
+TERMS_PER_SECOND = 3.0e12  # of sums without tensor cores
 SECTOR = 32  # the bytes that a card reads for one element
 FULL_THREADS = 512  # the threads with which a multiprocessor reaches its bandwidth
 SMALL = 1 << 20  # bytes of an operand that caches hold, in whichever order it is read
@@ -43,14 +44,16 @@ ADJACENT = (AxisType.LOCAL, AxisType.GROUP, AxisType.UPCAST, AxisType.UNROLL)
 
 @dataclass(frozen=True)
 class Estimate:
-    """A kernel: its name and opts, how many threads it has, the most iterations that an access has, the seconds of a
-    launch, and its accesses across memory. `is_tensor` where tensor cores compute it: there is no estimate."""
+    """A kernel: its name and opts, how many threads it has, the most iterations that an access has, the terms of its
+    sums, the seconds of a launch, and its accesses across memory. `is_tensor` where tensor cores compute it: there is
+    no estimate."""
 
     name: str
     opts: str
     groups: int
     threads: int
     work: int
+    terms: int
     seconds: float
     across: tuple[str, ...]
     is_tensor: bool
@@ -91,6 +94,8 @@ def estimate(ast: UOp, target: Target) -> Estimate:
     groups = product_of_sizes(axis for axis in view.axes if axis.arg.kind is AxisType.GLOBAL)
     threads = product_of_sizes(axis for axis in view.axes if axis.arg.kind in PARALLEL[1:])
     work = max((product_of_sizes(access.ranges) for access in view.accesses), default=0)
+    counted = [node for node in view.reduces if all(map(is_counted, node.src[0].ranges))]
+    terms = max((product_of_sizes(node.src[0].ranges) for node in counted), default=0)
     across = [access for access in view.accesses if is_across(access)]
     moved = sum(
         bytes_of(access) * (SECTOR // access.dtype.itemsize if access in across else 1) for access in view.accesses
@@ -103,7 +108,8 @@ def estimate(ast: UOp, target: Target) -> Estimate:
         groups,
         threads,
         work,
-        moved / BYTES_PER_SECOND / max(share, 1e-3) + LAUNCH,
+        terms,
+        max(moved / BYTES_PER_SECOND, terms / TERMS_PER_SECOND) / max(share, 1e-3) + LAUNCH,
         tuple(described(view, access) for access in across),
         any(opt.op is OptOps.TC for opt in opts),
     )

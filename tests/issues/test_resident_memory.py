@@ -186,4 +186,5 @@ def count_nodes() -> int:
 
 def objects_of(kind: type[T]) -> list[T]:
     gc.collect()
-    return [each for each in gc.get_objects() if isinstance(each, kind)]
+    # Of the class itself: `isinstance` would ask objects that warn, such as torch's deprecated ones.
+    return [each for each in gc.get_objects() if issubclass(type(each), kind)]

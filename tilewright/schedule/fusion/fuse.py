@@ -31,6 +31,7 @@ from tilewright.schedule.fusion.facts import TRANSPARENT, Facts, gather_facts, i
 from tilewright.schedule.fusion.indexing import TRUE
 from tilewright.schedule.fusion.uses import (
     MAX_COMPARED_VECTORS,
+    MIN_TILED_TERMS,
     Plan,
     Use,
     is_interleaved,
@@ -62,9 +63,6 @@ COLUMN_THREADS = 128
 MIN_CROSSING = 1 << 18
 # How often a sum may be recomputed per element inside a short sum, whose windows overlap.
 MAX_OVERLAP = 3
-# The fewest terms of a sum for which its results are stored before strided windows read them: fused, its loops
-# would go over phases and leave no register tile.
-MIN_TILED_TERMS = 12
 MAX_STORES = 8
 # A sum is fused with the kernel that pads its result where a row has at least this many elements per element of
 # padding.
@@ -93,7 +91,7 @@ def plan_fusion(
         reached = set(order)
         order = [node for node in toposort(*sequence, *outputs) if node in reached]
     compared_bytes = 0 if target is None or target.has_local else MAX_COMPARED_VECTORS * target.vector_bytes
-    plan = Plan(order, compared_bytes=compared_bytes)
+    plan = Plan(order, compared_bytes=compared_bytes, has_groups=group_cores > 0)
     asked_for = frozenset(outputs)
     facts = gather_facts(plan.order, must_store)
     decide = _Decisions(plan, facts, group_cores)

@@ -31,6 +31,7 @@ from tilewright.schedule.fusion.result_orders import (
     last_long_axis,
     results_in_short_rows,
 )
+from tilewright.schedule.fusion.strided_windows import sums_of_strided_windows
 from tilewright.schedule.fusion.uses import loops_over
 
 # Bytes of the vector that one copy instruction moves.
@@ -127,6 +128,7 @@ def order_operands(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target], co
             ordered.setdefault(node, last_long_axis(node))
     alike = in_one_order(products, users, ordered, bases, find_windows(nodes, users))
     ordered |= {node: axis for node, axis in alike if node not in outputs}
+    ordered |= sums_of_strided_windows(products, users, ordered)
     if not inputs and not ordered:
         return list(outputs)
 
@@ -151,7 +153,7 @@ def _inside_windows(nodes: list[UOp]) -> set[UOp]:
         is_sum = node.op is Ops.REDUCE_AXIS and node.arg[0] is Ops.ADD
         if node.op is Ops.PAD and node in reaching:
             shifted.add(node)
-        if is_sum or ((node.op.kind is Kind.MOVEMENT or node.op is Ops.CAST) and node in reaching):
+        if is_sum or ((node.op.kind is Kind.MOVEMENT or node.op in (Ops.CAST, Ops.CONTIGUOUS)) and node in reaching):
             reaching.add(node.src[0])
             if not is_sum and node in shifted:
                 shifted.add(node.src[0])

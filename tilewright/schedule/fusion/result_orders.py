@@ -48,17 +48,26 @@ def results_in_short_rows(
 
 def large_products(nodes: Sequence[UOp]) -> dict[UOp, UOp]:
     """The nodes that are many sums of products, in 16 bits, and the products; the sums may be shifted and summed again,
-    as in the gradient of windows."""
+    as in the gradient of windows, or added to others."""
     found: dict[UOp, UOp] = {}
     for node in nodes:
         if node.op is not Ops.CAST or node.dtype.itemsize != 2 or max_count(node.shape) < MIN_RESULT:
             continue
-        product = _below_views(node)
-        while product.op is Ops.REDUCE_AXIS:
-            product = _below_views(product.src[0])
-        if product.op is Ops.MUL and all(without_casts(factor).op.kind is Kind.MOVEMENT for factor in product.src):
+        product = _product_below(node.src[0])
+        if product is not None:
             found[node] = product
     return found
+
+
+def _product_below(node: UOp) -> UOp | None:
+    """The product that a value is sums of, or the first of several that are added, as the gradients of two branches."""
+    node = _below_views(node)
+    while node.op is Ops.REDUCE_AXIS:
+        node = _below_views(node.src[0])
+    if node.op is Ops.ADD:
+        return next(filter(None, map(_product_below, node.src)), None)
+    is_product = node.op is Ops.MUL and all(without_casts(each).op.kind is Kind.MOVEMENT for each in node.src)
+    return node if is_product else None
 
 
 def _below_views(node: UOp) -> UOp:
@@ -157,7 +166,7 @@ def in_one_order(
             node, axis = pending.popleft()
             if node not in ordered and node in wanted and axis != last_long_axis(node):
                 yield node, axis
-            near = [(source, _axis_of_source(node, source, axis, windows)) for source in node.src]
+            near = [(source, axis_of_source(node, source, axis, windows)) for source in node.src]
             near += [(user, _axis_of_user(node, user, axis, windows)) for user in users.get(node, ())]
             for found, passed in near:
                 if passed is not None and found not in seen:
@@ -165,7 +174,7 @@ def in_one_order(
                     pending.append((found, passed))
 
 
-def _axis_of_source(node: UOp, source: UOp, axis: int, windows: Windows) -> int | None:
+def axis_of_source(node: UOp, source: UOp, axis: int, windows: Windows = NO_WINDOWS) -> int | None:
     """The axis of a source whose elements are those along the axis of the node; None where there is none, or where the
     node repeats them. The channels of a window are an axis of both of its factors."""
     small = windows.small.get(node)
@@ -184,7 +193,7 @@ def _axis_of_user(node: UOp, user: UOp, axis: int, windows: Windows) -> int | No
     """The same of a node that uses it."""
     if user.op is Ops.PERMUTE:
         return int(user.arg.index(axis))
-    return _same_axis(node, user, axis) if user.op is Ops.RESHAPE else _axis_of_source(user, node, axis, windows)
+    return _same_axis(node, user, axis) if user.op is Ops.RESHAPE else axis_of_source(user, node, axis, windows)
 
 
 def _same_axis(node: UOp, other: UOp, axis: int) -> int | None:

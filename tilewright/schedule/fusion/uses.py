@@ -30,6 +30,9 @@ from tilewright.schedule.fusion.masks import loop_limits
 
 # The longest reduction that may contain another one: the window of a convolution, whose gradient is a sum of sums.
 SHORT_REDUCTION = 16
+# The fewest terms of a sum for which its results are stored before another reduction reads them that leaves it no
+# register tile, as strided windows do, whose loops go over phases.
+MIN_TILED_TERMS = 12
 # The level of the outermost reductions of a kernel; those inside have lower levels. Counted from the kernel's root, so
 # that levels do not depend on how many reductions lie below the kernel.
 TOP_LEVEL = 1 << 20
@@ -65,6 +68,7 @@ class Plan:
     holes: dict[tuple[UOp, UOp, Element], tuple[tuple[UOp, ...], tuple[UOp, ...]]] = field(default_factory=dict)
     # The most outputs of a sum by index that compares, in bytes: one of more is a loop over its terms; 0 is never.
     compared_bytes: int = 0
+    has_groups: bool = False  # whether kernels have work-groups
     # Comparisons that look for the last term of an output: their kernel is always a loop over the terms.
     last_writers: set[UOp] = field(default_factory=set)
 
@@ -146,7 +150,11 @@ def is_reducing(use: Use) -> bool:
 
 def reads_residues(use: Use) -> bool:
     """Whether only every n-th iteration reads an element, as in the gradient of strided windows."""
-    return any(part.op is Ops.CMPLT and part.src[0].op is Ops.MOD for part in parts_of(use.element.valid, Ops.AND))
+    return has_residues(use.element)
+
+
+def has_residues(element: Element) -> bool:
+    return any(part.op is Ops.CMPLT and part.src[0].op is Ops.MOD for part in parts_of(element.valid, Ops.AND))
 
 
 def is_interleaved(use: Use) -> bool:
@@ -258,8 +266,31 @@ def _push_reduce(node: UOp, use: Use, plan: Plan, level: int) -> Use:
     for axis, loop in zip(axes, loops, strict=True):
         index[axis] = loop
     plan.reduce_loops[use.root, node, use.element] = loops
-    in_short = max_count(sizes) <= SHORT_REDUCTION and (use.in_short or not is_reducing(use))
+    is_short = max_count(sizes) <= SHORT_REDUCTION and (use.in_short or not is_reducing(use))
+    in_short = is_short and leaves_tiles(node, plan.has_groups)
     return Use(use.root, Element(tuple(index), use.element.valid), (*outer, *loops), False, use.is_exact, in_short)
+
+
+def leaves_tiles(reduction: UOp, has_groups: bool) -> bool:
+    """Whether a kernel may compute sums inside a reduction: where the two are one sum, or the inner ones are short. A
+    maximum of sums leaves them no register tile, and a sum of rounded ones no tensor core; on a CPU, it is still
+    faster than storing them."""
+    source, is_rounded = reduction.src[0], False
+    while source.op is Ops.CAST or source.op.kind is Kind.MOVEMENT or source.op in TRANSPARENT:
+        is_rounded |= has_groups and source.op is Ops.CAST and source.dtype.itemsize < source.src[0].dtype.itemsize
+        source = source.src[0]
+    is_one_sum = reduction.arg[0] is Ops.ADD and not is_rounded
+    return is_one_sum or _terms_of(source) < MIN_TILED_TERMS
+
+
+def _terms_of(node: UOp) -> int:
+    """How many products each element of a value is the sum of; sums over windows of sums count as one sum."""
+    terms = 1
+    while node.op is Ops.REDUCE_AXIS or node.op.kind is Kind.MOVEMENT:
+        if node.op is Ops.REDUCE_AXIS:
+            terms *= max_count(node.src[0].shape) // max(max_count(node.shape), 1)
+        node = node.src[0]
+    return terms
 
 
 def _push_gather(node: UOp, use: Use, plan: Plan) -> Iterator[tuple[UOp, Use]]:
