@@ -220,6 +220,7 @@ def test_equal_steps_are_written_down_once(monkeypatch: pytest.MonkeyPatch) -> N
     written, simplified = Calls(monkeypatch, items, "canonical_kernel"), Calls(monkeypatch, split, "fold_reductions")
 
     def step(steps: int) -> tuple[int, int]:
+        forget_schedules()
         before = written.count, simplified.count
         tensors = recurrent_tensors(steps)
         recurrent_loss(*tensors).backward()
