@@ -18,16 +18,18 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.contraction import Contraction, Operand, count, match_contraction
 from tilewright.kernel.axes import KernelView, stride
-from tilewright.kernel.templates.group_builder import GroupOptBuilder, warp_threads
+from tilewright.kernel.templates.group_builder import GroupOptBuilder, divisor, warp_threads
 from tilewright.kernel.templates.group_elements import add_threads, fill_groups
 from tilewright.kernel.templates.measured_groups import GROUP_THREADS
 
-# The most rows of such a product; the most accumulators and the most columns of a thread.
+# The most rows of such a product; the most accumulators and the most columns of a thread, and of one with a single row.
 MAX_ROWS = 16
 MAX_ACCUMULATORS = 32
 MAX_COLUMNS = 4
-# Threads per core that hide the latency of the cache.
+MAX_SINGLE_COLUMNS = 8
+# Threads per core that hide the latency of the cache; fewer where each loads more columns at a time.
 MIN_THREADS_PER_CORE = 512
+MIN_WIDE_THREADS_PER_CORE = 256
 # The most iterations of the sum that are unrolled.
 MAX_UNROLLED = 9
 # Adjacent bytes of a thread's rows in a store.
@@ -70,28 +72,34 @@ class NarrowProduct(NamedTuple):
         Those of a padded loop are masked each on its own."""
         if size_of(self.along) % self.tile:
             return 1.0
-        for axis in unrolled_axes(self.contraction):
-            shifts = {_shift(load, self.along, axis) for load in self.many.loads}
-            shift = shifts.pop() if len(shifts) == 1 else None
-            if shift is not None and 0 < shift < size_of(axis):
-                return ((self.tile - 1) * shift + size_of(axis)) / (self.tile * size_of(axis))
+        shares = (_loaded(self.many, self.along, self.tile, axis, amount) for axis, amount in self.unrolled())
+        return min(shares, default=1.0)
+
+    def unrolled(self) -> list[tuple[UOp, int]]:
+        """The summed loops of which iterations are unrolled, and how many: those along which windows overlap first,
+        then the shortest, of up to MAX_UNROLLED together."""
+        found: list[tuple[UOp, int]] = []
+        left = MAX_UNROLLED
+        shares = {axis: self._overlap(axis) for axis in self.contraction.summed}
+        for axis in sorted(shares, key=lambda axis: (shares[axis], size_of(axis), axis.arg.id)):
+            is_shared = shares[axis] < 1.0 and not any(shares[other] < 1.0 for other, _ in found)
+            amount = divisor(size_of(axis), left) if is_shared else size_of(axis)
+            if 1 < amount <= left:
+                found.append((axis, amount))
+                left //= amount
+        return found
+
+    def _overlap(self, axis: UOp) -> float:
+        return _loaded(self.many, self.along, self.tile, axis, divisor(size_of(axis), MAX_UNROLLED))
+
+
+def _loaded(many: Operand, along: UOp, tile: int, axis: UOp, amount: int) -> float:
+    """The fraction of the elements of a tile, for several iterations of a summed loop, that are different ones."""
+    steps = {(stride(load, along), stride(load, axis)) for load in many.loads}
+    by, step = steps.pop() if len(steps) == 1 else (None, None)
+    if not by or not step:
         return 1.0
-
-
-def _shift(load: UOp, loop: UOp, axis: UOp) -> int | None:
-    """By how many iterations of `axis` an iteration of `loop` moves a load, if by a whole number."""
-    by, step = stride(load, loop), stride(load, axis)
-    return by // step if by and step and by % step == 0 else None
-
-
-def unrolled_axes(contraction: Contraction) -> list[UOp]:
-    """The shortest summed loops, of up to MAX_UNROLLED iterations together."""
-    found, left = [], MAX_UNROLLED
-    for axis in sorted(contraction.summed, key=lambda axis: (size_of(axis), axis.arg.id)):
-        if size_of(axis) <= left:
-            found.append(axis)
-            left //= size_of(axis)
-    return found
+    return len({by * column + step * term for column in range(tile) for term in range(amount)}) / (tile * amount)
 
 
 def match_narrow_product(view: KernelView) -> NarrowProduct | None:
@@ -115,8 +123,10 @@ def find_narrow_product(view: KernelView, contraction: Contraction) -> NarrowPro
     if fast is None or size_of(fast) < warp_threads(view.target):
         return None
     lines = -(-_step_bytes(many, fast) // _THREAD_BYTES)
-    threads = count(contraction.batch) * count(many.loops) // (view.target.cores * MIN_THREADS_PER_CORE)
-    most = min(threads, MAX_COLUMNS, MAX_ACCUMULATORS // count(few.loops))
+    per_core = count(contraction.batch) * count(many.loops) // view.target.cores
+    most = min(per_core // MIN_THREADS_PER_CORE, MAX_COLUMNS, MAX_ACCUMULATORS // count(few.loops))
+    if not few.loops:
+        most = max(most, min(per_core // MIN_WIDE_THREADS_PER_CORE, MAX_SINGLE_COLUMNS))
     if lines > MAX_LINES or not most:
         return None
     along = [loop for loop in many.loops if loop is not fast or size_of(fast) >= 2 * GROUP_THREADS * most]
@@ -159,8 +169,8 @@ def tile_narrow_product(builder: GroupOptBuilder, product: NarrowProduct) -> Non
     fast = product.fast
     for axis in product.few.loops:
         builder.split(OptOps.UPCAST, axis, size_of(axis))
-    for axis in unrolled_axes(product.contraction):
-        builder.split(OptOps.UNROLL, axis, size_of(axis))
+    for axis, amount in product.unrolled():
+        builder.split(OptOps.UNROLL, axis, amount)
     along, tile = product.along, product.tile
     if along is not fast:
         builder.split(OptOps.UPCAST, builder.fill_up(along, tile), tile)

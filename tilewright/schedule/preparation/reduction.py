@@ -18,6 +18,7 @@ from tilewright.graph.uop import UOp, const
 from tilewright.graph.walk import map_nodes, toposort, without_casts
 from tilewright.schedule.preparation.contiguous import contiguous_axes, contiguous_axis
 from tilewright.schedule.preparation.product_parts import MAX_GROUP_PARTS, MAX_PADDING, fill_cores, is_product
+from tilewright.schedule.preparation.window_parts import windows_in_parts
 
 LARGE_REDUCTION = 1 << 15
 LONG_REDUCTION = 1 << 22  # elements for which fewer parts than FEW_RESULTS would leave cores idle
@@ -73,8 +74,9 @@ def split_reduction(node: UOp, target: Target | None = None, stored: Collection[
         return fill_cores(node, target)
     is_narrow = node.arg[0] is Ops.ADD and results <= FEW_PRODUCTS and is_product(source, axes)
     if results > (FEW_PRODUCTS if is_narrow else FEW_RESULTS):
-        if group_cores:
-            return _split_product(node) or _split_columns(node, work, results, group_cores, stored)
+        if group_cores and target is not None:
+            in_parts = windows_in_parts(node, target)
+            return in_parts or _split_product(node) or _split_columns(node, work, results, group_cores, stored)
         return _split_product(node) or _split_rows(node, work, results)
     if results == 0 or work // results < LARGE_REDUCTION:
         return _split_columns(node, work, results, group_cores, stored) if group_cores and results else None
