@@ -27,6 +27,7 @@ from tilewright.base.target import ATOMIC_DTYPES, Target
 from tilewright.codegen.c_style.launch import plan_launch
 from tilewright.codegen.pipeline import lower
 from tilewright.engine.compilation.compile import forget_kernels
+from tilewright.engine.planning.bind import BoundGraph
 from tilewright.graph import build
 from tilewright.graph.kernels.nodes import param
 from tilewright.graph.kernels.sorting import radix
@@ -35,6 +36,7 @@ from tilewright.graph.ops import ATOMICS, Ops
 from tilewright.graph.records import KernelInfo, Opt, OptOps, Program
 from tilewright.kernel.optimise import optimise
 from tilewright.runtime.device import Unavailable
+from tilewright.schedule.pipeline import schedule
 from tilewright.tensor.core.nodes import pool
 
 
@@ -203,6 +205,27 @@ def test_an_element_of_overlapping_masked_windows_is_loaded_once() -> None:
     opts = (Opt(OptOps.UPCAST, 0, 3), Opt(OptOps.UNROLL, 2, 3), Opt(OptOps.LOCAL, 1, 64))
     text = render_program(lower(optimise(kernel, cuda_target(), opts), cuda_target(), kernel))
     assert text.count("in1[") == 5
+
+
+@pytest.mark.parametrize("of", ["result", "image", "weight"])
+def test_windows_that_overlap_inside_of_loops_are_loaded_once(of: str) -> None:
+    """Columns and taps are on different sides of a comparison, or beside a loop: 56 masked loads in place of 14."""
+    image, weight = (
+        Tensor.empty(32, 28, 28, 96, dtype=dtypes.bfloat16),
+        Tensor.empty(96, 1, 7, 7, dtype=dtypes.bfloat16),
+    )
+    y = image.permute(0, 3, 1, 2).conv2d(weight, groups=96, padding=3)
+    slope = Tensor.empty(32, 28, 28, 96, dtype=dtypes.bfloat16).permute(0, 3, 1, 2)
+    found = y if of == "result" else y.gradient(image if of == "image" else weight, gradient=slope)[0]
+    if of == "result":
+        found = found.permute(0, 2, 3, 1).contiguous()
+    bound = BoundGraph([found.uop])
+    made = schedule(bound.outputs, bound.params, "CPU", target_of=lambda _: cuda_target())
+    texts = [render_program(lower(optimise(item.ast, cuda_target()), cuda_target())) for item in made.items if item.ast]
+    windows = max(texts, key=lambda text: text.count("acc"))
+    counts = [windows.count(f"in{number}[") for number in (1, 2)]
+    assert max(counts) in (13, 14)  # seven columns and seven taps or elements, or eight of either
+    assert min(counts) in (7, 8)
 
 
 @needs_compiler

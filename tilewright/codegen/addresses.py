@@ -21,6 +21,8 @@ def split_addresses(sink: UOp) -> UOp:
     def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
         if node.op in (Ops.CMPEQ, Ops.CMPNE):
             return split_comparison(node, src)
+        if node.op is Ops.CMPLT and node.src[0].dtype is dtypes.index:
+            return split_order(node, src)
         return node.with_src((src[0], split_position(src[1]), *src[2:])) if node.op is Ops.INDEX else None
 
     return map_graph(sink, visit)
@@ -42,6 +44,22 @@ def split_comparison(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
             moved = UOp(Ops.SUB, value.dtype, (value, UOp(Ops.CAST, value.dtype, (base,))))
             return UOp(node.op, node.dtype, (moved, UOp(Ops.CAST, value.dtype, (tile,))))
     return None
+
+
+def split_order(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
+    """
+    before: i + u < k + 11         u and k tile axes
+    after:  (i + u) - k < 11       elements at one distance from i have one mask, as windows that overlap do
+    """
+    left, right = map(affine, src)
+    terms = {atom: left.terms.get(atom, 0) - right.terms.get(atom, 0) for atom in (*left.terms, *right.terms)}
+    tile = [atom for atom, step in terms.items() if step and atom.op is Ops.RANGE and atom.arg.kind.is_tile]
+    made = from_affine(Affine({atom: step for atom, step in terms.items() if step and atom not in tile}, 0))
+    if len(tile) < 2 or not made.ranges:
+        return None
+    for atom in sorted(tile, key=lambda axis: axis.arg.id):
+        made = UOp(Ops.ADD, dtypes.index, (made, from_affine(Affine({atom: terms[atom]}, 0))))
+    return node.with_src((made, UOp(Ops.CONST, dtypes.index, (), right.constant - left.constant)))
 
 
 def split_position(position: UOp) -> UOp:

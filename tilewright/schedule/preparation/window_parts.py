@@ -23,7 +23,7 @@ from tilewright.schedule.preparation.contiguous import contiguous_axis
 
 # The threads of a core that hide the latency of its cache; the taps that one of them has, at most; the fewest terms of
 # a part, the most partial sums, and the fewest channels, which adjacent threads have.
-THREADS_PER_CORE = 512
+THREADS_PER_CORE = 1024
 MAX_TAPS = 8
 MIN_TERMS = 64
 MAX_PARTIAL_SUMS = 1 << 20
