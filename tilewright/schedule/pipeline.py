@@ -105,9 +105,11 @@ def prepare_outputs(state: Scheduling) -> None:
 
 def order_factors(state: Scheduling) -> None:
     """Skipped where nodes have an order to be kept, since it names nodes that would be replaced."""
-    if not state.sequence and has_tensor_cores(state):
+    if state.sequence:
+        return
+    if has_tensor_cores(state):
         state.outputs = order_operands(state.outputs, target_of_nodes(state))
-        state.outputs = order_small_factors(state.outputs, target_of_nodes(state))
+    state.outputs = order_small_factors(state.outputs, target_of_nodes(state))
 
 
 def has_tensor_cores(state: Scheduling) -> bool:

@@ -5,8 +5,8 @@ contiguous.
     before: sum over kh, kw of x[b, h + kh, w + kw, c] * weight[c, kh, kw]     neighbours load weights far apart
     after:  the same, with weight[kh, kw, c]
 
-Adjacent threads compute adjacent channels. Each loads a weight from a line of its own, as often as it loads an element
-of the image. `operand_order.py` does the same for factors that tensor cores multiply."""
+Adjacent threads, or lanes of a vector, compute adjacent channels. Each loads a weight from a line of its own, as often
+as it loads an element of the image. `operand_order.py` does the same for factors that tensor cores multiply."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ from tilewright.schedule.fusion.indexing import TRUE, Element
 from tilewright.schedule.fusion.operand_order import Factor, factor_of, rebuilt
 from tilewright.schedule.fusion.uses import loops_over
 
-# How often each element of the small factor is read, at least, and the fewest products of a kernel that a copy repays.
+# How often each element of the small factor is read, at least, and the fewest products of a kernel that a copy repays,
+# on a card, where it is one more launch, and on a CPU, where vectors are gathered element by element.
 MIN_READS = 256
 MIN_PRODUCTS = 1 << 21
+MIN_CPU_PRODUCTS = 1 << 16
 
 
 def order_small_factors(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target]) -> list[UOp]:
@@ -33,8 +35,12 @@ def order_small_factors(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target
     for node in nodes:
         if node.op is Ops.REDUCE_AXIS:
             summed.setdefault(without_casts(node.src[0]), set()).update(node.arg[1])
-    products = [node for node in nodes if node.op is Ops.MUL and facts_of(node).has_local]
-    found = {node: moved for node in products if (moved := _moved_factor(node, summed.get(node, set()))) is not None}
+    products = [node for node in nodes if node.op is Ops.MUL]
+    found = {
+        node: moved
+        for node in products
+        if (moved := _moved_factor(node, summed.get(node, set()), facts_of(node))) is not None
+    }
     if not found:
         return list(outputs)
 
@@ -51,10 +57,10 @@ def order_small_factors(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target
     return [replaced[node] for node in outputs]
 
 
-def _moved_factor(node: UOp, summed: Collection[int]) -> tuple[int, Factor, int] | None:
+def _moved_factor(node: UOp, summed: Collection[int], target: Target) -> tuple[int, Factor, int] | None:
     """The factor of a product that is to be stored in another order: its number, itself, and the axis that is to be
     last. None where there is none, or where the large factor is contiguous along the sum of a contraction."""
-    if is_symbolic(node.shape) or max_count(node.shape) < MIN_PRODUCTS:
+    if is_symbolic(node.shape) or max_count(node.shape) < (MIN_PRODUCTS if target.has_local else MIN_CPU_PRODUCTS):
         return None
     if not any(without_casts(factor).op is Ops.EXPAND for factor in node.src) or not all(f.shape for f in node.src):
         return None
