@@ -40,10 +40,20 @@ def find_windows(view: KernelView, lanes: int) -> Windows | None:
         if not overlap:
             usable = [axis for axis in channels if stride(other, axis) == 1 or not has_lanes(view, image, rows, lanes)]
             channels = usable if is_repeated(view, other) else []
+        if overlap and not rows:
+            rows, channels = rows_of_channels(view, own, channels, image)
         if channels and rows:
             others = [axis for axis in own if axis is not rows[0]]
             return Windows(image, other, max(channels, key=size_of), rows[0], others, number, overlap)
     return None
+
+
+def rows_of_channels(view: KernelView, own: list[UOp], channels: list[UOp], image: UOp) -> tuple[list[UOp], list[UOp]]:
+    """The loop along a row of pixels, and the channels, where results are stored with the channels last."""
+    last = [axis for axis in channels if all(stride(store, axis) == 1 for store in view.stores)]
+    steps = {axis: max(abs(stride(store, axis) or 0) for store in view.stores) for axis in own if stride(image, axis)}
+    row = min((axis for axis in steps if steps[axis]), key=steps.__getitem__, default=None)
+    return ([row], last) if row is not None and last else ([], [])
 
 
 def is_repeated(view: KernelView, other: UOp) -> bool:
