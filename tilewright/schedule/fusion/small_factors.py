@@ -21,6 +21,7 @@ from tilewright.graph.walk import map_nodes, toposort, without_casts
 from tilewright.schedule.fusion.indexing import TRUE, Element
 from tilewright.schedule.fusion.operand_order import Factor, factor_of, rebuilt
 from tilewright.schedule.fusion.uses import loops_over
+from tilewright.schedule.preparation.product_parts import is_product
 
 # How often each element of the small factor is read, at least, and the fewest products of a kernel that a copy repays,
 # on a card, where it is one more launch, and on a CPU, where vectors are gathered element by element.
@@ -59,11 +60,13 @@ def order_small_factors(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target
 
 def _moved_factor(node: UOp, summed: Collection[int], target: Target) -> tuple[int, Factor, int] | None:
     """The factor of a product that is to be stored in another order: its number, itself, and the axis that is to be
-    last. None where there is none, or where the large factor is contiguous along the sum of a contraction."""
+    last. None where there is none."""
     if is_symbolic(node.shape) or max_count(node.shape) < (MIN_PRODUCTS if target.has_local else MIN_CPU_PRODUCTS):
         return None
     if not any(without_casts(factor).op is Ops.EXPAND for factor in node.src) or not all(f.shape for f in node.src):
         return None
+    if is_product(node, tuple(summed)):
+        return None  # tiles of both factors are staged or packed
     loops = loops_over(node.shape)
     factors = [factor_of(factor, Element(loops, TRUE)) for factor in node.src]
     sizes = [max_count(factor.base.shape) for factor in factors]
