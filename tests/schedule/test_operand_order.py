@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.kernel.emulated_card import NAME, emulated_card
-from tilewright import Tensor, dtypes
+from tilewright import Tensor, dtypes, nn
 from tilewright.backends.cuda.cores import warp_group_core
 from tilewright.backends.cuda.device import cuda_target
 from tilewright.base.dtype import DType
@@ -72,6 +72,18 @@ def test_the_factor_beside_flattened_channels_stays() -> None:
     moved with them, it took all activations of a Conformer along."""
     flat = empty(16, 64, 400, 20).relu().transpose(1, 2).flatten(2)
     assert stored_orders(Tensor.einsum("btk,bto->ok", flat, empty(16, 400, 256).relu())) == [(0, 1, 3, 2)]
+
+
+@pytest.mark.parametrize("batch", [8, 32])
+def test_channels_are_last_behind_a_normalisation_of_groups(batch: int) -> None:
+    """Its gradients have groups, and channels flattened with pixels: they were stored with the batch last."""
+    weight = empty(64, 64, 3, 3).requires_grad_()
+    image = empty(batch, 64, 16, 24).conv2d(empty(64, 64, 1, 1)).relu().conv2d(weight, padding=1)
+    y = nn.functional.group_norm(image, 16, empty(64), empty(64)).relu().conv2d(empty(96, 64, 3, 3), padding=1)
+    (slope,) = y.float().square().sum().gradient(weight)
+    orders = stored_orders(slope)
+    assert (0, 2, 3, 1) in orders
+    assert (1, 2, 0) not in orders
 
 
 def test_a_target_without_tensor_cores_keeps_everything() -> None:

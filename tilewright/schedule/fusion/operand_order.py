@@ -10,20 +10,18 @@ stores it so at once. An input is copied once. What is between operands is in th
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 
 from tilewright.base.costs import LONE_PART_CLOCKS, memory_clocks
 from tilewright.base.dtype import DType
-from tilewright.base.records import field, record
 from tilewright.base.target import Target, TensorCore
-from tilewright.graph.affine import Affine, affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import consumers, map_nodes, toposort
-from tilewright.schedule.fusion.indexing import TRUE, Element, flatten_index, push_movement
+from tilewright.schedule.fusion.factors import Factor, factor_of, is_input
+from tilewright.schedule.fusion.indexing import TRUE, Element, push_movement
 from tilewright.schedule.fusion.result_orders import (
     find_windows,
     in_one_order,
@@ -42,68 +40,6 @@ LINE_BYTES = 128
 MAX_LINE_PADDING = 16
 # A copy of an operand pays where each element is multiplied at least this often.
 MIN_USES = 64
-_INPUTS = frozenset({Ops.PARAM, Ops.BUFFER, Ops.ASSIGN})
-
-
-@record
-class Factor:
-    """A factor of a contraction: the views and conversions from its base on, and the index of the element of the base
-    that it reads."""
-
-    chain: tuple[UOp, ...]  # the outermost first
-    base: UOp
-    indices: tuple[UOp, ...]
-    valid: UOp
-    position: Affine = field(init=False, compare=False)  # of an element in memory, if the base is stored as it is
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "position", affine(flatten_index(self.indices, self.base.shape)))
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether every element exists, and different iterations read different elements: those of windows do not."""
-        reach = 0  # the extent of the terms with smaller steps
-        for loop, step in sorted(self.position.terms.items(), key=lambda term: term[1]):
-            if loop.op is not Ops.RANGE or step <= reach:
-                return False
-            reach += step * (int(loop.src[0].arg) - 1)
-        return self.valid is TRUE
-
-    def is_one_loop(self, loops: Sequence[UOp], last: UOp) -> bool:
-        """Whether the loops address memory like a single loop, as the copy engine requires, when rows along `last` are
-        padded."""
-        steps = sorted((step, int(loop.src[0].arg)) for loop, step in self.position.terms.items() if loop in loops)
-        if last in loops:
-            return len(steps) == 1
-        return all(step * size == further for (step, size), (further, _) in itertools.pairwise(steps))
-
-    def axis_of(self, loop: UOp) -> int | None:
-        """The axis of the base along which the loop has stride 1, alone or inside of larger strides."""
-        return next((axis for axis, index in enumerate(self.indices) if _walks(index, loop)), None)
-
-    def is_aligned(self, loops: Sequence[UOp], lanes: int, in_parts: bool = True) -> bool:
-        """Whether adjacent elements in memory are adjacent along `loops`, in whole vectors; with `in_parts`, also where
-        that is so in each of the equal parts of a loop, such as the channels of a head."""
-        form, length = self.position, 1
-        for atom, step in sorted(form.terms.items(), key=lambda term: abs(term[1])):
-            if atom in loops and step == length:
-                length *= int(atom.src[0].arg)
-            elif in_parts and step == length == 1 and _is_inner_part(atom, loops):
-                length = int(atom.src[1].arg)
-            elif step % lanes:
-                return False
-        return length > 1 and length % lanes == 0 and form.constant % lanes == 0
-
-
-def _is_inner_part(atom: UOp, loops: Sequence[UOp]) -> bool:
-    """Whether it is the position in one of the equal parts of one of the loops."""
-    return atom.op is Ops.MOD and atom.src[0] in loops and atom.src[1].op is Ops.CONST
-
-
-def _walks(index: UOp, loop: UOp) -> bool:
-    form = affine(index)
-    others = (step for other, step in form.terms.items() if other is not loop)
-    return form.terms.get(loop) == 1 and form.constant == 0 and not any(step % int(loop.src[0].arg) for step in others)
 
 
 def order_operands(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target], copies_inputs: bool = True) -> list[UOp]:
@@ -115,9 +51,9 @@ def order_operands(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target], co
     windows = _inside_windows(nodes)
     for node in nodes:
         factors = _factors(node, facts_of)
-        bases.update((factor.base, None) for factor in factors if not _is_input(factor.base))
+        bases.update((factor.base, None) for factor in factors if not is_input(factor.base))
         for factor, axis in _misplaced(node, factors, facts_of(node), ordered, node in windows) if factors else ():
-            is_copied = _is_input(factor.base) or factor.base in outputs or factor.base in ordered
+            is_copied = is_input(factor.base) or factor.base in outputs or factor.base in ordered
             if is_copied and copies_inputs:
                 inputs.setdefault(node, []).append((factor, axis))
             elif not is_copied:
@@ -243,7 +179,7 @@ def _staged(work: int, others: list[UOp], core: TensorCore) -> int:
 def _pays(moved: list[tuple[Factor, int]], singles: int, target: Target) -> bool:
     """Whether copies of inputs take less time than elements that threads stage one by one in place of vectors. The
     copies do not wait for each other."""
-    copied = [factor for factor, _ in moved if _is_input(factor.base)]
+    copied = [factor for factor, _ in moved if is_input(factor.base)]
     if not copied:
         return True
     nbytes = sum(2 * max_count(factor.base.shape) * factor.base.dtype.itemsize for factor in copied)
@@ -342,26 +278,6 @@ def _is_vectorised(factor: Factor, inner: list[UOp], own: list[UOp], lanes: int)
 
 def _reads(factor: Factor, loop: UOp) -> bool:
     return any(loop in index.ranges for index in factor.indices)
-
-
-def factor_of(operand: UOp, element: Element) -> Factor:
-    chain: list[UOp] = []
-    node = operand
-    while _is_view(node) or (node.op is Ops.CAST and node.dtype.itemsize > node.src[0].dtype.itemsize):
-        chain.append(node)
-        if node.op.kind is Kind.MOVEMENT:
-            element = push_movement(node, element)
-        node = node.src[0]
-    return Factor(tuple(chain), node, element.indices, element.valid)
-
-
-def _is_view(node: UOp) -> bool:
-    """An input in memory has one axis, and gets its shape from a RESHAPE: the two count as one node."""
-    return node.op.kind is Kind.MOVEMENT and not _is_input(node)
-
-
-def _is_input(node: UOp) -> bool:
-    return node.op in _INPUTS or (node.op is Ops.RESHAPE and node.src[0].op in _INPUTS)
 
 
 def rebuilt(node: UOp, depth: int, axis: int, target: Target) -> UOp:

@@ -18,8 +18,9 @@ from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import max_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import map_nodes, toposort, without_casts
+from tilewright.schedule.fusion.factors import Factor, factor_of
 from tilewright.schedule.fusion.indexing import TRUE, Element
-from tilewright.schedule.fusion.operand_order import Factor, factor_of, rebuilt
+from tilewright.schedule.fusion.operand_order import rebuilt
 from tilewright.schedule.fusion.uses import loops_over
 from tilewright.schedule.preparation.product_parts import is_product
 
