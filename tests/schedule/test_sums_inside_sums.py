@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.kernel.emulated_card import NAME, emulated_card
-from tilewright import Tensor, dtypes
+from tilewright import Tensor, Variable, dtypes
 from tilewright.backends.cuda.cores import warp_group_core
 from tilewright.backends.cuda.device import cuda_target
 from tilewright.base.dtype import DType
@@ -129,3 +129,17 @@ def test_reductions_of_products_have_their_values(op: str) -> None:
             for shape, axis in (((40, 12, 3), -1), ((40, 3, 12), 1), ((10, 4, 36), 1)):
                 found = getattr((a @ b).reshape(shape), op)(axis).float().numpy()
                 np.testing.assert_array_equal(found, getattr((left @ right).reshape(shape), op)(axis))
+
+
+@pytest.mark.parametrize("length", [5, 9])
+def test_sums_over_a_symbolic_axis_have_their_values(length: int) -> None:
+    generator = np.random.default_rng(8)
+    left, right = (generator.integers(-2, 3, shape).astype(np.float32) for shape in ((2, 64, 16), (16, 24)))
+    size = Variable("n", 1, 64).bind(length)
+    with emulated_card(tensor_cores=(warp_group_core(BF16, 64, 64),)):
+        x, w = (Tensor(array, device=NAME).cast(BF16).realize() for array in (left, right))
+        y = x[:, :size].relu() @ w
+        wanted = np.maximum(left[:, :length], 0) @ right
+        np.testing.assert_array_equal((y.sum(1) + y.max(1)).float().numpy(), wanted.sum(1) + wanted.max(1))
+        squares = (x[:, :size].transpose(1, 2) @ x[:, :size]).float().numpy()
+        np.testing.assert_array_equal(squares, left[:, :length].transpose(0, 2, 1) @ left[:, :length])

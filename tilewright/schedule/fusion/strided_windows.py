@@ -15,6 +15,7 @@ from itertools import pairwise
 
 from tilewright.base.dtype import dtypes
 from tilewright.graph.ops import Axis, AxisType, Ops
+from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp, index_const
 from tilewright.graph.walk import without_casts
@@ -27,6 +28,8 @@ def sums_of_strided_windows(
     results: Iterable[UOp], users: dict[UOp, list[UOp]], ordered: dict[UOp, int]
 ) -> Iterator[tuple[UOp, int]]:
     for node in results:
+        if is_symbolic(node.shape):
+            continue
         path = [node]  # up to what is stored in an order
         while path[-1] not in ordered and len(users.get(path[-1], ())) == 1:
             path.append(users[path[-1]][0])
@@ -44,6 +47,8 @@ def _sums_inside(value: UOp, axis: int, element: Element, level: int) -> Iterato
     the value. `level` counts the sums above."""
     if value.op is Ops.REDUCE_AXIS:
         source = value.src[0]
+        if is_symbolic(source.shape):
+            return
         if without_casts(source).op is Ops.MUL:
             if max_count(source.shape) >= MIN_TILED_TERMS * max_count(value.shape) and has_residues(element):
                 yield value, axis

@@ -12,6 +12,7 @@ from tilewright.base.dtype import DType, dtypes
 from tilewright.base.target import Target
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
+from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import without_casts
@@ -199,7 +200,9 @@ def computed_factors(nodes: Iterable[UOp]) -> set[UOp]:
     """The values that are computed, and are factors of several products: each is stored before, in its own order."""
     found: Counter[UOp] = Counter()
     for node in nodes:
-        if node.op is Ops.REDUCE_AXIS and is_product(node.src[0], node.arg[1]):
+        if node.op is not Ops.REDUCE_AXIS or is_symbolic(node.src[0].shape):
+            continue
+        if is_product(node.src[0], node.arg[1]):
             found.update(_stored_below(factor) for factor in _factors(node.src[0]))
     return {node for node, count in found.items() if count > 1 and node.op.is_elementwise}
 
