@@ -119,7 +119,7 @@ def _has_channels(node: UOp, factor: UOp, number: int, above: list[UOp]) -> bool
     for value, user in pairwise(above):
         if user.op is Ops.REDUCE_AXIS:
             return any(axis not in (None, *user.arg[1]) for axis in axes)
-        axes = [_axis_of_user(value, user, axis, NO_WINDOWS) for axis in axes if axis is not None]
+        axes = [axis_of_user(value, user, axis, NO_WINDOWS) for axis in axes if axis is not None]
     return False
 
 
@@ -167,7 +167,7 @@ def in_one_order(
             if node not in ordered and node in wanted and axis != last_long_axis(node):
                 yield node, axis
             near = [(source, axis_of_source(node, source, axis, windows)) for source in node.src]
-            near += [(user, _axis_of_user(node, user, axis, windows)) for user in users.get(node, ())]
+            near += [(user, axis_of_user(node, user, axis, windows)) for user in users.get(node, ())]
             for found, passed in near:
                 if passed is not None and found not in seen:
                     seen.add(found)
@@ -189,7 +189,7 @@ def axis_of_source(node: UOp, source: UOp, axis: int, windows: Windows = NO_WIND
     return axis if is_same else None
 
 
-def _axis_of_user(node: UOp, user: UOp, axis: int, windows: Windows) -> int | None:
+def axis_of_user(node: UOp, user: UOp, axis: int, windows: Windows = NO_WINDOWS) -> int | None:
     """The same of a node that uses it."""
     if user.op is Ops.PERMUTE:
         return int(user.arg.index(axis))

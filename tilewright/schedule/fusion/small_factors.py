@@ -17,10 +17,11 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import max_count
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import map_nodes, toposort, without_casts
+from tilewright.graph.walk import consumers, map_nodes, toposort, without_casts
 from tilewright.schedule.fusion.factors import Factor, factor_of
 from tilewright.schedule.fusion.indexing import TRUE, Element
 from tilewright.schedule.fusion.operand_order import rebuilt
+from tilewright.schedule.fusion.result_orders import axis_of_user, last_long_axis
 from tilewright.schedule.fusion.uses import loops_over
 from tilewright.schedule.preparation.product_parts import is_product
 
@@ -37,12 +38,13 @@ def order_small_factors(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target
     for node in nodes:
         if node.op is Ops.REDUCE_AXIS:
             summed.setdefault(without_casts(node.src[0]), set()).update(node.arg[1])
-    products = [node for node in nodes if node.op is Ops.MUL]
-    found = {
-        node: moved
-        for node in products
-        if (moved := _moved_factor(node, summed.get(node, set()), facts_of(node))) is not None
-    }
+    users = consumers(nodes)
+    found: dict[UOp, tuple[int, Factor, int]] = {}
+    for node in nodes:
+        if node.op is Ops.MUL:
+            moved = _moved_factor(node, summed.get(node, set()), users, facts_of(node))
+            if moved is not None:
+                found[node] = moved
     if not found:
         return list(outputs)
 
@@ -59,7 +61,9 @@ def order_small_factors(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target
     return [replaced[node] for node in outputs]
 
 
-def _moved_factor(node: UOp, summed: Collection[int], target: Target) -> tuple[int, Factor, int] | None:
+def _moved_factor(
+    node: UOp, summed: Collection[int], users: dict[UOp, list[UOp]], target: Target
+) -> tuple[int, Factor, int] | None:
     """The factor of a product that is to be stored in another order: its number, itself, and the axis that is to be
     last. None where there is none."""
     if is_symbolic(node.shape) or max_count(node.shape) < (MIN_PRODUCTS if target.has_local else MIN_CPU_PRODUCTS):
@@ -77,6 +81,22 @@ def _moved_factor(node: UOp, summed: Collection[int], target: Target) -> tuple[i
         return None
     for axis, loop in enumerate(loops):
         is_across = large.position.terms.get(loop) == 1 and abs(small.position.terms.get(loop, 0)) > 1
-        if is_across and axis not in summed and (last := small.axis_of(loop)) is not None:
+        if not is_across or axis in summed or (last := small.axis_of(loop)) is None:
+            continue
+        # Where results are stored in another order, a core reads a transposed copy of the image.
+        if target.has_local or _is_stored_last(node, axis, users):
             return number, small, last
     return None
+
+
+def _is_stored_last(node: UOp, axis: int, users: dict[UOp, list[UOp]]) -> bool:
+    """Whether the sums of a product, and what alone is computed of them, are contiguous along an axis of it."""
+    value = node
+    while len(users.get(value, ())) == 1:
+        (user,) = users[value]
+        is_sum = user.op is Ops.REDUCE_AXIS and axis not in user.arg[1]
+        passed = axis if is_sum else axis_of_user(value, user, axis)
+        if passed is None:
+            break
+        value, axis = user, passed
+    return axis == last_long_axis(value)
