@@ -19,20 +19,22 @@ _MOBILE_STAGES = (
 )
 
 
+def normalised(nn: Any, entering: int, leaving: int, size: int, stride: int = 1, groups: int = 1) -> list[Any]:
+    """A convolution and a normalisation of its batch."""
+    convolution = nn.Conv2d(entering, leaving, size, stride=stride, padding=size // 2, groups=groups, bias=False)
+    return [convolution, nn.BatchNorm2d(leaving)]
+
+
 def mobilenet(kit: Kit, sizes: Sizes) -> Any:
     """Images (batch, 3, side, side) to logits: MobileNetV2 with its channels divided by `shrink`."""
     nn, shrink = kit.nn, sizes["shrink"]
-
-    def convolved(entering: int, leaving: int, size: int, stride: int = 1, groups: int = 1) -> list[Any]:
-        convolution = nn.Conv2d(entering, leaving, size, stride=stride, padding=size // 2, groups=groups, bias=False)
-        return [convolution, nn.BatchNorm2d(leaving)]
 
     class Block(nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self, entering: int, leaving: int, wider: int, stride: int) -> None:
             super().__init__()
             width = wider * entering
-            layers = [*convolved(entering, width, 1), nn.ReLU6()] if wider > 1 else []
-            layers += [*convolved(width, width, 3, stride, width), nn.ReLU6(), *convolved(width, leaving, 1)]
+            layers = [*normalised(nn, entering, width, 1), nn.ReLU6()] if wider > 1 else []
+            layers += [*normalised(nn, width, width, 3, stride, width), nn.ReLU6(), *normalised(nn, width, leaving, 1)]
             self.layers = nn.Sequential(*layers)
             self.is_residual = stride == 1 and entering == leaving
 
@@ -43,12 +45,12 @@ def mobilenet(kit: Kit, sizes: Sizes) -> Any:
         def __init__(self) -> None:
             super().__init__()
             width = 32 // shrink
-            layers = [*convolved(3, width, 3, 2), nn.ReLU6()]
+            layers = [*normalised(nn, 3, width, 3, 2), nn.ReLU6()]
             for wider, channels, count, stride in _MOBILE_STAGES[: sizes["stages"]]:
                 for number in range(count):
                     layers.append(Block(width, channels // shrink, wider, 1 if number else stride))
                     width = channels // shrink
-            self.features = nn.Sequential(*layers, *convolved(width, 1280 // shrink, 1), nn.ReLU6())
+            self.features = nn.Sequential(*layers, *normalised(nn, width, 1280 // shrink, 1), nn.ReLU6())
             self.head = nn.Linear(1280 // shrink, sizes["classes"])
 
         def forward(self, images: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.image_models import normalised
 from bench.models import Kit, Sizes, gelu_layers
 
 
@@ -217,10 +218,6 @@ def efficientnet(kit: Kit, sizes: Sizes) -> Any:
     """Images (batch, 3, side, side) to logits: EfficientNet-B0 with its channels divided by `shrink`."""
     nn, shrink = kit.nn, sizes["shrink"]
 
-    def convolved(entering: int, leaving: int, size: int, stride: int = 1, groups: int = 1) -> list[Any]:
-        convolution = nn.Conv2d(entering, leaving, size, stride=stride, padding=size // 2, groups=groups, bias=False)
-        return [convolution, nn.BatchNorm2d(leaving)]
-
     class Excite(nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self, width: int, narrow: int) -> None:
             super().__init__()
@@ -234,9 +231,13 @@ def efficientnet(kit: Kit, sizes: Sizes) -> Any:
         def __init__(self, entering: int, leaving: int, wider: int, stride: int, size: int) -> None:
             super().__init__()
             width = wider * entering
-            layers = [*convolved(entering, width, 1), nn.SiLU()] if wider > 1 else []
-            layers += [*convolved(width, width, size, stride, width), nn.SiLU(), Excite(width, max(1, entering // 4))]
-            self.layers = nn.Sequential(*layers, *convolved(width, leaving, 1))
+            layers = [*normalised(nn, entering, width, 1), nn.SiLU()] if wider > 1 else []
+            layers += [
+                *normalised(nn, width, width, size, stride, width),
+                nn.SiLU(),
+                Excite(width, max(1, entering // 4)),
+            ]
+            self.layers = nn.Sequential(*layers, *normalised(nn, width, leaving, 1))
             self.is_residual = stride == 1 and entering == leaving
 
         def forward(self, x: Any) -> Any:
@@ -246,12 +247,12 @@ def efficientnet(kit: Kit, sizes: Sizes) -> Any:
         def __init__(self) -> None:
             super().__init__()
             width = 32 // shrink
-            layers = [*convolved(3, width, 3, 2), nn.SiLU()]
+            layers = [*normalised(nn, 3, width, 3, 2), nn.SiLU()]
             for wider, channels, count, stride, size in _EFFICIENT_STAGES[: sizes["stages"]]:
                 for number in range(count):
                     layers.append(Block(width, channels // shrink, wider, 1 if number else stride, size))
                     width = channels // shrink
-            self.features = nn.Sequential(*layers, *convolved(width, 1280 // shrink, 1), nn.SiLU())
+            self.features = nn.Sequential(*layers, *normalised(nn, width, 1280 // shrink, 1), nn.SiLU())
             self.head = nn.Linear(1280 // shrink, sizes["classes"])
 
         def forward(self, images: Any) -> Any:

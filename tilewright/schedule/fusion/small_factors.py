@@ -10,7 +10,7 @@ as it loads an element of the image. `operand_order.py` does the same for factor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 from tilewright.base.target import Target
 from tilewright.graph.ops import Ops
@@ -34,17 +34,15 @@ MIN_CPU_PRODUCTS = 1 << 16
 
 def order_small_factors(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target]) -> list[UOp]:
     nodes = toposort(*outputs)
-    summed: dict[UOp, set[int]] = {}  # the axes of a product over which it is summed at once
-    for node in nodes:
-        if node.op is Ops.REDUCE_AXIS:
-            summed.setdefault(without_casts(node.src[0]), set()).update(node.arg[1])
+    candidates = [node for node in nodes if node.op is Ops.MUL and _may_move(node, facts_of(node))]
+    if not candidates:
+        return list(outputs)
     users = consumers(nodes)
     found: dict[UOp, tuple[int, Factor, int]] = {}
-    for node in nodes:
-        if node.op is Ops.MUL:
-            moved = _moved_factor(node, summed.get(node, set()), users, facts_of(node))
-            if moved is not None:
-                found[node] = moved
+    for node in candidates:
+        moved = _moved_factor(node, users, facts_of(node))
+        if moved is not None:
+            found[node] = moved
     if not found:
         return list(outputs)
 
@@ -61,23 +59,29 @@ def order_small_factors(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target
     return [replaced[node] for node in outputs]
 
 
-def _moved_factor(
-    node: UOp, summed: Collection[int], users: dict[UOp, list[UOp]], target: Target
-) -> tuple[int, Factor, int] | None:
+def _may_move(node: UOp, target: Target) -> bool:
+    """Whether a product is large, and has a small factor of several axes: one of a single axis has its order."""
+    if is_symbolic(node.shape) or max_count(node.shape) < (MIN_PRODUCTS if target.has_local else MIN_CPU_PRODUCTS):
+        return False
+    if not all(factor.shape for factor in node.src):
+        return False
+    repeated = [factor.src[0].shape for factor in map(without_casts, node.src) if factor.op is Ops.EXPAND]
+    small = min(repeated, key=max_count, default=())
+    return max_count(node.shape) >= MIN_READS * max_count(small) and sum(size > 1 for size in small) > 1
+
+
+def _moved_factor(node: UOp, users: dict[UOp, list[UOp]], target: Target) -> tuple[int, Factor, int] | None:
     """The factor of a product that is to be stored in another order: its number, itself, and the axis that is to be
     last. None where there is none."""
-    if is_symbolic(node.shape) or max_count(node.shape) < (MIN_PRODUCTS if target.has_local else MIN_CPU_PRODUCTS):
-        return None
-    if not any(without_casts(factor).op is Ops.EXPAND for factor in node.src) or not all(f.shape for f in node.src):
-        return None
-    if is_product(node, tuple(summed)):
+    summed = _summed_axes(node, users)
+    if is_product(node, summed):
         return None  # tiles of both factors are staged or packed
     loops = loops_over(node.shape)
     factors = [factor_of(factor, Element(loops, TRUE)) for factor in node.src]
     sizes = [max_count(factor.base.shape) for factor in factors]
     number = sizes.index(min(sizes))
     small, large = factors[number], factors[1 - number]
-    if not small.is_plain or max_count(node.shape) < MIN_READS * sizes[number]:
+    if not small.is_plain:
         return None
     for axis, loop in enumerate(loops):
         is_across = large.position.terms.get(loop) == 1 and abs(small.position.terms.get(loop, 0)) > 1
@@ -87,6 +91,12 @@ def _moved_factor(
         if target.has_local or _is_stored_last(node, axis, users):
             return number, small, last
     return None
+
+
+def _summed_axes(node: UOp, users: dict[UOp, list[UOp]]) -> tuple[int, ...]:
+    """The axes of a product over which it is summed at once, as it is or converted."""
+    near = [further for user in users[node] for further in ([user], users[user])[user.op is Ops.CAST]]
+    return tuple({axis for user in near if user.op is Ops.REDUCE_AXIS for axis in user.arg[1]})
 
 
 def _is_stored_last(node: UOp, axis: int, users: dict[UOp, list[UOp]]) -> bool:
