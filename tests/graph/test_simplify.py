@@ -294,6 +294,10 @@ CASES: dict[str, tuple[UOp, UOp]] = {
     "reduce-unused-ranges": (reduce(F, K), reduce(F, K, by=Ops.MUL)),
     "reduce-one-hot": (reduce(K.eq(X).where(load(W, K), 0.0), K), reduce(K.eq(X).cast(dtypes.float32) * load(W, K), K)),
     "reduce-count": (reduce((K < X).cast(dtypes.int32), K), reduce((K < X).where(load(W, K), 0.0), K)),
+    "reduce-two-values": (
+        reduce(K.eq(X).where(const(dtypes.float32, 5.0), 3.0), K),
+        reduce(K.eq(X).where(F, load(W, K)), K),
+    ),
     "reduce-parts": (
         reduce((L < X).cast(dtypes.int32) + load(P, L), L),
         reduce(load(P, L) + load(P, L + 2), L),
@@ -713,6 +717,15 @@ REDUCTIONS: dict[str, tuple[UOp, int]] = {
     "count under a condition": (reduce(((K < R) & (S < 2)).cast(dtypes.int32), K), 0),
     "count inside an expression": (reduce((K < R).cast(dtypes.int32), K) * 3 + 7, 0),
     "count, not linear": (reduce((K * K < R).cast(dtypes.int32), K), 1),
+    "two values": (reduce(K.cast(dtypes.int32).eq(E).where(load(W, R), load(W, R + 1)) * 2.0 - load(W, S), K), 0),
+    "two values, scaled": (reduce((K * 2).eq(R * 3).where(load(W, R), load(W, R + 1)), K), 0),
+    "two values, integers": (reduce(K.eq(R * 3).where(E, E * 2 + 7), K), 0),
+    "two values of a row times its one-hot": (
+        reduce(K.cast(dtypes.int32).eq(E).cast(dtypes.float32) * load(W, R), K),
+        0,
+    ),
+    "three values": (reduce(K.eq(R).where(load(W, R), K.eq(S).where(load(W, S), load(W, R + 1))), K), 1),
+    "two values beside a load": (reduce(K.eq(R).where(load(W, R), 2.0) + MATRIX, K), 1),
     "sum of what does not depend": (reduce(load(P, R), K), 0),
     "sum over two unused ranges": (reduce(R.cast(dtypes.int8), K, L), 0),
     "maximum of what does not depend": (reduce(load(W, R), K, by=Ops.MAX), 0),
@@ -747,6 +760,19 @@ def test_a_float_that_is_counted_no_times_is_zero() -> None:
     assert folded.op is not Ops.REDUCE
     assert same(evaluate(folded, {Y: 0, F: math.inf}), 0.0)
     assert same(evaluate(folded, {Y: 2, F: math.inf}), math.inf)
+
+
+def test_infinite_values_of_two_stay_what_they_are() -> None:
+    node = reduce(K.eq(Y).where(F, 1.0), K)
+    folded = fold_reductions(node)
+    assert folded.op is not Ops.REDUCE
+    for place in range(4):
+        assert same(evaluate(folded, {Y: place, F: math.inf}), math.inf)
+        assert same(evaluate(folded, {Y: place, F: 3.0}), float(K.src[0].arg) + 2)
+    outside = fold_reductions(reduce(K.eq(Y * 100 - 1).where(F, 1.0), K))
+    assert same(evaluate(outside, {Y: 0, F: math.inf}), float(K.src[0].arg))
+    everywhere = fold_reductions(reduce(K.eq(Y).where(zero(dtypes.float32), F), K))
+    assert same(evaluate(everywhere, {Y: 0, F: -math.inf}), -math.inf)
 
 
 def test_a_count_that_the_dtype_cannot_hold_stays_a_loop() -> None:

@@ -169,20 +169,63 @@ def one_hot(value: UOp, range_: UOp) -> UOp | None:
         split = None if difference is None else split_range(difference, range_)
         if split is None:
             continue
-        scale, rest = split
-        if scale > 0:
-            rest = rest.scaled(-1)
-        place = from_affine(rest)
-        inside = TRUE
-        if abs(scale) != 1:
-            inside = (place % abs(scale)).eq(0)
-            place = place // abs(scale)
-        inside = both(inside, both(opposite(place < 0), place < range_.src[0]))
+        place, inside = place_of(*split, range_)
         for other in found.conditions:
             if other is not chosen:
                 inside = both(inside, at_place(other, range_, place, inside))
         return select(inside, at_place(found.value, range_, place, inside), number(value.dtype, 0))
     return None
+
+
+def place_of(scale: int, rest: Affine, range_: UOp) -> tuple[UOp, UOp]:
+    """The index at which scale * range + rest is 0, and whether the range has it."""
+    place = from_affine(rest.scaled(-1) if scale > 0 else rest)
+    inside = TRUE
+    if abs(scale) != 1:
+        inside = (place % abs(scale)).eq(0)
+        place = place // abs(scale)
+    return place, both(inside, both(opposite(place < 0), place < range_.src[0]))
+
+
+def fold_two_values(node: UOp) -> UOp | None:
+    """sum over r of v, which is `yes` where r == e and `no` elsewhere, is yes + no * (n - 1) where 0 <= e < n, else
+    no * n: the slope of a row of scores whose class has a share of its own."""
+    return _fold_any_range(node, two_values)
+
+
+def two_values(value: UOp, range_: UOp) -> UOp | None:
+    size = range_.src[0]
+    chosen = only_condition(value, range_)
+    difference = None if chosen is None else difference_in_index(chosen)
+    split = None if difference is None else split_range(difference, range_)
+    if chosen is None or split is None or not size.is_const or size.arg < 2:
+        return None
+    times, others = as_dtype(size, value.dtype), as_dtype(number(size.dtype, size.arg - 1), value.dtype)
+    if times is None or others is None or value.dtype.is_bool:
+        return None
+    yes, no = (substitute(value, {chosen: number(dtypes.bool, holds)}) for holds in (True, False))
+    _, inside = place_of(*split, range_)
+    return select(inside, yes + no * others, no * times)
+
+
+def only_condition(value: UOp, range_: UOp) -> UOp | None:
+    """The one comparison for equality through which alone a value depends on a range."""
+    found: UOp | None = None
+    stack, seen = [value], {value}
+    while stack:
+        node = stack.pop()
+        if range_ not in node.ranges:
+            continue
+        if node.op is Ops.CMPEQ:
+            if found is not None:
+                return None
+            found = node
+        elif node.op.is_elementwise:
+            stack += [source for source in node.src if source not in seen]
+            seen.update(node.src)
+        else:
+            return None
+    return found
 
 
 def at_place(value: UOp, range_: UOp, place: UOp, inside: UOp) -> UOp:
@@ -298,6 +341,7 @@ REDUCE_RULES = RuleSet(
         Rule("reduce-unused-ranges", ANY_REDUCE, drop_unused_ranges),
         Rule("reduce-one-hot", SUM, fold_one_hot),
         Rule("reduce-count", SUM, fold_count),
+        Rule("reduce-two-values", SUM, fold_two_values),
         Rule(
             "reduce-parts",
             SUM,

@@ -49,9 +49,13 @@ def row_plans(view: KernelView, found: bool) -> tuple[Plan, ...]:
 
 def unit_axis(view: KernelView, reduce: UOp) -> UOp | None:
     """The longest reduce axis of stride 1 in an operand, if there is one. The strides of an operand that is much
-    smaller than another, such as the vector that a matrix is multiplied by, do not matter: it stays in a cache."""
+    smaller than another, such as the vector that a matrix is multiplied by, do not matter: it stays in a cache. Terms
+    that are computed, as of weights by distance, have no strides; each thread along a loop that stores the row would
+    sum all of them."""
     inside = large_accesses([access for access in view.accesses if any(a in access.ranges for a in reduce.src[1:])])
     axes = [axis for axis in reduce.src[1:] if axis.arg.kind is AxisType.REDUCE and is_uniform(axis)]
+    if not inside and any(loop not in reduce.ranges for loop in output_loops(view)):
+        return max(axes, key=size_of, default=None)
     found = [axis for axis in axes if any(stride(access, axis) == 1 for access in inside) and size_of(axis) > 1]
     return max(found, key=size_of, default=None)
 

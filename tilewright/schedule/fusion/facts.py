@@ -31,6 +31,7 @@ class Facts:
     cost: float  # arithmetic per element that only this node needs
     reduce_work: int = 0  # elements read by the reductions that only this node needs
     is_contraction: bool = False  # a reduction that reads each distinct element many times
+    holds_contraction: bool = False  # it is one, or a sum of one's results, such as of those that windows share
     is_tiled: bool = False  # a sum of products whose results share loads
     follows_reduction: bool = False  # each element is computed from one element of a reduction
     is_factor: bool = False  # a contraction multiplies it
@@ -61,6 +62,8 @@ def gather_facts(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, Fact
             found.level += 1
             found.reduce_work = max_count(node.src[0].shape)
             found.is_contraction = found.reduce_work >= CONTRACTION_REUSE * distinct > 0
+            below = _without_views(node.src[0])
+            found.holds_contraction = found.is_contraction or facts[below].holds_contraction
             found.is_tiled = found.reduce_work >= TILED_REUSE * distinct > 0 and bool(factors_of(node))
             found.follows_reduction = True
             if found.is_contraction:

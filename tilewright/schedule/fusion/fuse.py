@@ -22,12 +22,13 @@ from tilewright.base import events
 from tilewright.base.config import options
 from tilewright.base.costs import FACTOR_ADDITIONS, LOAD_ADDITIONS, MEMORY_ADDITIONS
 from tilewright.base.target import Target
+from tilewright.graph.affine import affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of, toposort
-from tilewright.schedule.fusion.facts import TRANSPARENT, Facts, gather_facts, inputs_of, is_repeated
+from tilewright.schedule.fusion.facts import CONTRACTION_REUSE, TRANSPARENT, Facts, gather_facts, inputs_of, is_repeated
 from tilewright.schedule.fusion.indexing import TRUE
 from tilewright.schedule.fusion.uses import (
     MAX_COMPARED_VECTORS,
@@ -67,6 +68,8 @@ MAX_STORES = 8
 # A sum is fused with the kernel that pads its result where a row has at least this many elements per element of
 # padding.
 MIN_ROW_PER_PADDING = 64
+# The fewest adjacent results that are computed as a vector of sums.
+MIN_ADJACENT = 8
 # The most nodes of a kernel: compile time grows faster than the number of nodes. A value that would exceed this is
 # stored, where it is no larger than what it is computed from.
 MAX_KERNEL_NODES = 512
@@ -266,11 +269,27 @@ class _Decisions:
             return self._refuse("too few rows to run side by side for so long a sum")
         if not use.is_once and self.facts[node].is_tiled and self.facts[node].reduce_work > SMALL_REDUCTION:
             return self._refuse("loops over copies of its result would leave the sum no register tile")
-        if use.root in self.contracting or (self.facts[node].is_contraction and use.root in self.rows):
+        if not self.group_cores and self._leaves_no_vectors(node, use):
+            return self._refuse("adjacent results are of other sums: a vector of sums would be stored apart")
+        if use.root in self.contracting or (self.facts[node].holds_contraction and use.root in self.rows):
             return self._refuse(
                 "a contraction has a kernel of its own, whose registers and threads are shared out for it"
             )
         return self._accept_rows(node, use)
+
+    def _leaves_no_vectors(self, node: UOp, use: Use) -> bool:
+        """Whether few adjacent results of the kernel are adjacent elements, as those of an image are whose pixels were
+        channels: its last loop is short, or divided to find an element, and the element's stride is not 1."""
+        facts = self.facts[node]
+        if facts.level == 1 and facts.reduce_work < CONTRACTION_REUSE * max_count(node.shape):
+            return False
+        last = next((loop for loop in reversed(loops_over(use.root.shape)) if loop.op is Ops.RANGE), None)
+        for atom, step in affine(self.plan.position(use.element.indices, node.shape)).terms.items():
+            is_part = atom.op is Ops.MOD and atom.src[0] is last
+            size = atom.src[1 if is_part else 0]
+            if (is_part or atom is last) and step != 1 and size.is_const and size.arg < MIN_ADJACENT:
+                return True
+        return False
 
     def _has_enough_rows(self, node: UOp, use: Use, rows: int) -> bool:
         """Whether a kernel has enough rows to keep all cores busy. A row of symbolic size is never divided among

@@ -7,11 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tilewright.base.dtype import dtypes
+from tilewright.graph.affine import Affine, affine
 from tilewright.graph.ops import Axis, Ops
+from tilewright.graph.simplify.common import TRUE
 from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, index_const
-from tilewright.graph.walk import map_graph, substitute, toposort
+from tilewright.graph.walk import map_graph, size_of, substitute, toposort
 
 
 def shorten_reductions(value: UOp) -> UOp:
@@ -30,8 +32,8 @@ def shorten_reductions(value: UOp) -> UOp:
 
 
 def shorten_reduction(op: Op, value: UOp, loops: tuple[UOp, ...]) -> tuple[UOp, tuple[UOp, ...]]:
-    """The operand of a reduction, and its loops: a sum of sums becomes one sum, which ends where only zeros would
-    follow.
+    """The operand of a reduction, and its loops: a sum of sums becomes one sum, without the first and last iterations
+    that only add zeros.
 
     before: for c in 6: acc += (for d in 6: inner += x[y - c, z - d] if c < 5 and d < 5 and ... else 0)
     after:  for c in 5: for d in 5: acc += x[y - c, z - d] if ... else 0"""
@@ -39,12 +41,13 @@ def shorten_reduction(op: Op, value: UOp, loops: tuple[UOp, ...]) -> tuple[UOp, 
     # A small float is rounded after each of two sums.
     if value.op is Ops.REDUCE and value.arg is op and not (value.dtype.is_float and value.dtype.bits < 32):
         value, joined = value.src[0], (*loops, *value.src[1:])
-    limits = loop_limits(conditions_of(value)) if op is Ops.ADD else {}
-    if joined == loops and limits.keys().isdisjoint(loops):
+    spans = loop_spans(conditions_of(value)) if op is Ops.ADD else {}
+    if joined == loops and spans.keys().isdisjoint(loops):
         return value, loops
-    sizes = [index_const(limits[loop]) if loop in limits else loop.src[0] for loop in joined]
-    exchanges = new_loops(joined, sizes)
-    return substitute(value, exchanges), tuple(exchanges.values())
+    sizes = [index_const(spans[loop][1] - spans[loop][0]) if loop in spans else loop.src[0] for loop in joined]
+    made = new_loops(joined, sizes)
+    exchanges = {loop: step + spans[loop][0] if loop in spans else step for loop, step in made.items()}
+    return substitute(value, exchanges), tuple(made.values())
 
 
 def new_loops(loops: tuple[UOp, ...], sizes: list[UOp]) -> dict[UOp, UOp]:
@@ -57,14 +60,39 @@ def new_loops(loops: tuple[UOp, ...], sizes: list[UOp]) -> dict[UOp, UOp]:
     }
 
 
-def loop_limits(conditions: Iterable[UOp]) -> dict[UOp, int]:
-    """The loops that conditions end early, and how many iterations each has left."""
-    limits = {
-        part.src[0]: int(part.src[1].arg)
-        for part in conditions
-        if part.op is Ops.CMPLT and part.src[0].op is Ops.RANGE and part.src[1].op is Ops.CONST
-    }
-    return {loop: limit for loop, limit in limits.items() if loop.src[0].is_const and 0 < limit < loop.src[0].arg}
+def loop_spans(conditions: Iterable[UOp]) -> dict[UOp, tuple[int, int]]:
+    """The loops of which conditions leave a part, whatever the iterations of other loops: the first iteration that is
+    left, and the end. From `not y < 18 * tap - 18` and rows y up to 31 follows that taps end at 3."""
+    spans: dict[UOp, tuple[int, int]] = {}
+    for form in (form for part in conditions for form in _forms_at_most_zero(part)):
+        least = form.bounds[0]
+        for loop, factor in form.terms.items():
+            if loop.op is not Ops.RANGE or not loop.src[0].is_const or _depends_twice(form, loop):
+                continue
+            last = size_of(loop) - 1
+            first, end = spans.get(loop, (0, last + 1))
+            if factor > 0:
+                end = min(end, -least // factor + 1)
+            else:
+                first = max(first, -(-(least - factor * last) // -factor))
+            spans[loop] = (first, end)
+    return {loop: (first, end) for loop, (first, end) in spans.items() if 0 < end - first < size_of(loop)}
+
+
+def _depends_twice(form: Affine, loop: UOp) -> bool:
+    return any(atom is not loop and loop in atom.ranges for atom in form.terms)
+
+
+def _forms_at_most_zero(part: UOp) -> list[Affine]:
+    """What a condition on integers says, as forms that are 0 or less."""
+    is_opposite = part.op is Ops.XOR and part.src[1] is TRUE
+    comparison = part.src[0] if is_opposite else part
+    if comparison.op not in (Ops.CMPLT, Ops.CMPEQ) or not comparison.src[0].dtype.is_int:
+        return []
+    left, right = (affine(src) for src in comparison.src)
+    if comparison.op is Ops.CMPEQ:
+        return [] if is_opposite else [left.plus(right, -1), right.plus(left, -1)]
+    return [right.plus(left, -1)] if is_opposite else [left.plus(right, -1).plus(Affine({}, 1))]
 
 
 def conditions_of(value: UOp) -> list[UOp]:

@@ -5,8 +5,9 @@ A core reads the left operand of a product in rows along the sum. Where the rows
 core would pack the whole operand before its first tile; instead one kernel transposes it, each core a part.
 
 Windows over an image stored channels last are read at the stride of a pixel, once for each element of a window. A
-kernel that transposes the image reads it so once. A contraction that reads repeated elements, such as those of an image
-after nearest upsampling, would divide to find each of them; they are stored repeatedly instead."""
+kernel that transposes the image reads it so once. A sum that reads windows over merged axes, such as those of an image
+after nearest upsampling or of one whose channels became pixels, would divide to find each element; the merged image is
+stored instead."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp
-from tilewright.schedule.fusion.facts import CONTRACTION_REUSE, PERMUTING
+from tilewright.schedule.fusion.facts import PERMUTING
 from tilewright.schedule.fusion.indexing import TRUE, Element, flatten_index, push_movement
 from tilewright.schedule.fusion.uses import Plan, Use, loops_over
 
@@ -37,7 +38,7 @@ def operands_to_transpose(plan: Plan, facts_of: Callable[[UOp], Target]) -> froz
     sums = [node for node in plan.order if node.op is Ops.REDUCE_AXIS]
     found = [(node, _operand_to_transpose(node, stored)) for node in sums]
     found += [(node, view) for node in sums for view in _windows_to_transpose(node, plan, stored)]
-    found += [(node, view) for node in sums for view in _repeats_to_store(node, plan, stored)]
+    found += [(node, view) for node in sums for view in _divided_views(node, plan, stored)]
     factors = {view: facts_of(node) for node, view in found if view is not None}
     return frozenset(view for view, facts in factors.items() if facts.has_threads and not facts.has_local)
 
@@ -97,28 +98,33 @@ def _windows_to_transpose(node: UOp, plan: Plan, stored: frozenset[UOp]) -> Iter
             yield root
 
 
-def _repeats_to_store(node: UOp, plan: Plan, stored: frozenset[UOp]) -> Iterator[UOp]:
-    """The views of repeated elements that a contraction reads and that should be stored: an axis merges elements with
-    their repeats, and finding an element divides a sum of loops. (A single loop would be split instead.)"""
+def _divided_views(node: UOp, plan: Plan, stored: frozenset[UOp]) -> Iterator[UOp]:
+    """The views that a sum reads repeatedly and that should be stored: an element of the view is at a sum of loops, but
+    an element of its source, and so of memory, is found by dividing that sum, as those of windows over merged axes are.
+    (A single loop would be split instead.)"""
     work = max_count(node.src[0].shape)
-    below: set[UOp] = set()  # views of which more repeats are stored
-    for view in _views_below(node.src[0], stored):
-        if view in below or view.op is not Ops.RESHAPE or view.src[0].op is not Ops.EXPAND or is_symbolic(view.shape):
+    for view in _views_below(node.src[0], stored, is_whole=True):
+        source = view.src[0]
+        if is_symbolic(view.shape) or view.op is Ops.RESHAPE or work < MIN_READS * max_count(view.shape):
             continue
-        wide, given = view.src[0], view.src[0].src[0]
-        repeats = [axis for axis, size in enumerate(given.shape) if size == 1 < wide.shape[axis]]
-        kept = {max_count(view.shape[axis:]) for axis in range(len(view.shape) + 1)}
-        is_merged = any(max_count(wide.shape[end:]) not in kept for axis in repeats for end in (axis, axis + 1))
-        source, passed = given, []
         while source.op.kind is Kind.MOVEMENT and source not in stored:
-            passed.append(source)
             source = source.src[0]
-        is_memory = source.op is Ops.PARAM or source in stored
-        if not is_merged or not is_memory or work < CONTRACTION_REUSE * max_count(view.shape):
+        if source.op is not Ops.PARAM and source not in stored:
             continue
-        if any(_divides_sums(use, source, plan) for use in _readers(source, plan)):
-            below.update(passed)
-            yield wide
+        is_divided = any(_divides_sums(use.element, source, plan) for use in _readers(source, plan))
+        if is_divided and any(_divides_below(view, use.element, source, plan) for use in _readers(view, plan)):
+            yield view
+
+
+def _divides_below(view: UOp, element: Element, memory: UOp, plan: Plan) -> bool:
+    """Whether all views below this one divide a sum of loops to find an element, and this one does not."""
+    if _divides_sums(element, view, plan):
+        return False
+    while view is not memory:
+        element, view = plan.behind(view, element), view.src[0]
+        if not _divides_sums(element, view, plan):
+            return False
+    return True
 
 
 def _readers(source: UOp, plan: Plan) -> list[Use]:
@@ -127,14 +133,15 @@ def _readers(source: UOp, plan: Plan) -> list[Use]:
     return [use for use in plan.uses.get(source, {}).values() if use.root is not source]
 
 
-def _divides_sums(use: Use, source: UOp, plan: Plan) -> bool:
+def _divides_sums(element: Element, source: UOp, plan: Plan) -> bool:
     """Whether an element is found by the division of a sum of loops."""
-    atoms = affine(plan.position(use.element.indices, source.shape)).terms
+    atoms = affine(plan.position(element.indices, source.shape)).terms
     return any(atom.op in (Ops.IDIV, Ops.MOD) and len(atom.ranges) > 1 for atom in atoms)
 
 
-def _views_below(node: UOp, stored: frozenset[UOp]) -> Iterator[UOp]:
-    """The views that elements are read through, down to those that only permute memory, which have no more below."""
+def _views_below(node: UOp, stored: frozenset[UOp], is_whole: bool = False) -> Iterator[UOp]:
+    """The views that elements are read through, down to those that only permute memory: none below them, or all of them
+    with `is_whole`."""
     stack, seen = [node], {node}
     while stack:
         found = stack.pop()
@@ -143,7 +150,7 @@ def _views_below(node: UOp, stored: frozenset[UOp]) -> Iterator[UOp]:
             continue
         if is_view:
             yield found
-        if not is_view or _permuted_memory(found, stored) is None:
+        if is_whole or not is_view or _permuted_memory(found, stored) is None:
             stack += [source for source in found.src if source not in seen]
             seen.update(found.src)
 

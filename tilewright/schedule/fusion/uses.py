@@ -26,7 +26,7 @@ from tilewright.schedule.fusion.indexing import (
     touched_span,
     within,
 )
-from tilewright.schedule.fusion.masks import loop_limits
+from tilewright.schedule.fusion.masks import loop_spans
 
 # The longest reduction that may contain another one: the window of a convolution, whose gradient is a sum of sums.
 SHORT_REDUCTION = 16
@@ -163,12 +163,13 @@ def is_interleaved(use: Use) -> bool:
 
 
 def _count_steps(element: Element, loops: tuple[UOp, ...]) -> int:
-    """The iterations of a sum; it ends where a mask makes all later terms 0."""
+    """The iterations of a sum, without the first and last ones whose terms a mask makes 0."""
     own = ranges_of(element)
-    limits = loop_limits(parts_of(element.valid, Ops.AND))
+    spans = loop_spans(parts_of(element.valid, Ops.AND))
     count = pending = 1
     for loop in loops:
-        pending *= limits.get(loop, size_of(loop))
+        first, end = spans.get(loop, (0, size_of(loop)))
+        pending *= end - first
         if loop in own:
             count, pending = count * pending, 1
     return count

@@ -217,7 +217,7 @@ def merged_sizes(source: UOp, axis: int) -> tuple[int, ...]:
     stack, seen = [source], {source}
     while stack:
         node = stack.pop()
-        if node.op is Ops.RESHAPE and node.src[0].op.is_elementwise:
+        if node.op is Ops.RESHAPE and (node.src[0].op.is_elementwise or node.src[0].op is Ops.GATHER):
             before, after = max_count(node.shape[:axis]), max_count(node.shape[axis + 1 :])
             given = node.src[0].shape
             steps = [max_count(given[number + 1 :]) for number in range(len(given))]
