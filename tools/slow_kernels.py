@@ -95,7 +95,7 @@ def estimate(ast: UOp, target: Target) -> Estimate:
     threads = product_of_sizes(axis for axis in view.axes if axis.arg.kind in PARALLEL[1:])
     work = max((product_of_sizes(access.ranges) for access in view.accesses), default=0)
     counted = [node for node in view.reduces if all(map(is_counted, node.src[0].ranges))]
-    terms = max((product_of_sizes(node.src[0].ranges) for node in counted), default=0)
+    terms = max((product_of_sizes({*node.src[0].ranges, *repeating(view, node)}) for node in counted), default=0)
     across = [access for access in view.accesses if is_across(access)]
     moved = sum(
         bytes_of(access) * (SECTOR // access.dtype.itemsize if access in across else 1) for access in view.accesses
@@ -113,6 +113,13 @@ def estimate(ast: UOp, target: Target) -> Estimate:
         tuple(described(view, access) for access in across),
         any(opt.op is OptOps.TC for opt in opts),
     )
+
+
+def repeating(view: KernelView, reduce: UOp) -> list[UOp]:
+    """The threads of a group that each sum the same terms."""
+    beside = [axis for axis in view.axes if axis.arg.kind is AxisType.LOCAL and axis not in reduce.src[0].ranges]
+    is_shared = any(axis.arg.kind is AxisType.GROUP for axis in reduce.src[0].ranges)
+    return [] if is_shared else beside
 
 
 def bytes_of(access: UOp) -> int:

@@ -13,7 +13,10 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp
 from tilewright.schedule.fusion.indexing import TRUE, Element, flatten_index, push_movement
+from tilewright.schedule.fusion.uses import loops_over
 
+# The fewest elements of a part of an axis that threads read as vectors.
+SHORT_PART = 8
 _INPUTS = frozenset({Ops.PARAM, Ops.BUFFER, Ops.ASSIGN})
 
 
@@ -82,18 +85,38 @@ def factor_of(operand: UOp, element: Element) -> Factor:
     chain: list[UOp] = []
     node = operand
     while _is_view(node) or (node.op is Ops.CAST and node.dtype.itemsize > node.src[0].dtype.itemsize):
-        if node.op is Ops.RESHAPE and node.src[0].op.is_elementwise and _crosses_axes(node):
-            break
         chain.append(node)
-        if node.op.kind is Kind.MOVEMENT:
-            element = push_movement(node, element)
         node = node.src[0]
-    return Factor(tuple(chain), node, element.indices, element.valid)
+    lowest = next((place for place in reversed(range(len(chain))) if _is_stored_itself(chain[place])), len(chain))
+    base, chain = [*chain, node][lowest], chain[:lowest]
+    for view in chain:
+        if view.op.kind is Kind.MOVEMENT:
+            element = push_movement(view, element)
+    return Factor(tuple(chain), base, element.indices, element.valid)
+
+
+def _is_stored_itself(view: UOp) -> bool:
+    return view.op is Ops.RESHAPE and (_crosses_axes(view) or _has_short_parts(view))
+
+
+def _has_short_parts(view: UOp) -> bool:
+    """Whether an axis of a RESHAPE is made of axes of which the last is too short for a vector, such as pixels that
+    were channels: it is stored in place of what it views, which has no axis of vectors."""
+    if view.src[0].op.kind is not Kind.MOVEMENT:
+        return False
+    element, source = Element(loops_over(view.shape), TRUE), view
+    while _is_view(source):
+        element, source = push_movement(source, element), source.src[0]
+    atoms = (atom for index in element.indices for atom in affine(index).terms)
+    parts = [atom.src[1] for atom in atoms if atom.op is Ops.MOD and atom.src[0].op is Ops.RANGE]
+    return any(size.is_const and size.arg < SHORT_PART for size in parts)
 
 
 def _crosses_axes(view: UOp) -> bool:
-    """Whether a RESHAPE has an axis made of parts of several axes of its source, such as channels after groups of them
-    were flattened with their pixels: it is stored in place of the source, which has no such axis."""
+    """Whether a RESHAPE has an axis made of parts of several axes of a computed source, such as channels after groups
+    of them were flattened with their pixels: it is stored in place of the source, which has no such axis."""
+    if not view.src[0].op.is_elementwise:
+        return False
     ends, ends_before = (set(itertools.accumulate(reversed(each.shape), operator.mul)) for each in (view, view.src[0]))
     return not (ends <= ends_before or ends_before <= ends)
 

@@ -19,6 +19,8 @@ CONTRACTION_REUSE = 16
 # One that reads them at least this often shares loads between results, in a register tile.
 TILED_REUSE = 2
 MIN_REPEATED = 16  # how often a value repeats each distinct element it reads, to count as a broadcast one
+# The longest reduction that may contain another one: the window of a convolution, whose gradient is a sum of sums.
+SHORT_REDUCTION = 16
 PERMUTING = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.FLIP})
 TRANSPARENT = frozenset({Ops.CONTIGUOUS, Ops.DETACH})
 
@@ -31,7 +33,7 @@ class Facts:
     cost: float  # arithmetic per element that only this node needs
     reduce_work: int = 0  # elements read by the reductions that only this node needs
     is_contraction: bool = False  # a reduction that reads each distinct element many times
-    holds_contraction: bool = False  # it is one, or a sum of one's results, such as of those that windows share
+    holds_contraction: bool = False  # it is one, or sums the windows that one's results are
     is_tiled: bool = False  # a sum of products whose results share loads
     follows_reduction: bool = False  # each element is computed from one element of a reduction
     is_factor: bool = False  # a contraction multiplies it
@@ -62,8 +64,8 @@ def gather_facts(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, Fact
             found.level += 1
             found.reduce_work = max_count(node.src[0].shape)
             found.is_contraction = found.reduce_work >= CONTRACTION_REUSE * distinct > 0
-            below = _without_views(node.src[0])
-            found.holds_contraction = found.is_contraction or facts[below].holds_contraction
+            windows = _summed_windows(node)
+            found.holds_contraction = found.is_contraction or (windows is not None and facts[windows].holds_contraction)
             found.is_tiled = found.reduce_work >= TILED_REUSE * distinct > 0 and bool(factors_of(node))
             found.follows_reduction = True
             if found.is_contraction:
@@ -84,6 +86,19 @@ def factors_of(contraction: UOp) -> list[UOp]:
     product = _without_views(contraction.src[0])
     is_sum = contraction.arg[0] is Ops.ADD and product.op is Ops.MUL
     return [_without_views(factor) for factor in product.src] if is_sum else []
+
+
+def _summed_windows(total: UOp) -> UOp | None:
+    """What a short sum adds up where it falls on the same element, as the gradient of windows does; None for another
+    reduction."""
+    node = total.src[0]
+    if total.arg[0] is not Ops.ADD or max_count(node.shape) > SHORT_REDUCTION * max_count(total.shape):
+        return None
+    is_moved = False
+    while node.op.kind is Kind.MOVEMENT or node.op in TRANSPARENT or node.op is Ops.CAST:
+        is_moved = is_moved or node.op is Ops.PAD
+        node = node.src[0]
+    return node if is_moved else None
 
 
 def _without_views(node: UOp) -> UOp:

@@ -38,8 +38,9 @@ VECTOR_BYTES = 16
 # many is padding: a line of a box is then one line of memory and not parts of two.
 LINE_BYTES = 128
 MAX_LINE_PADDING = 16
-# A copy of an operand pays where each element is multiplied at least this often.
+# A copy of an operand pays where each element is multiplied at least this often. A computed operand is stored anyway.
 MIN_USES = 64
+MIN_COMPUTED_USES = 16
 
 
 def order_operands(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target], copies_inputs: bool = True) -> list[UOp]:
@@ -123,7 +124,11 @@ def _factors(node: UOp, facts_of: Callable[[UOp], Target]) -> list[Factor]:
     if factors[1].base.dtype is not factors[0].base.dtype or not _cores(factors, facts_of(node)):
         return []
     work = math.prod(product.shape)
-    return factors if all(work >= MIN_USES * max_count(factor.base.shape) for factor in factors) else []
+    return factors if all(work >= _least_uses(factor) * max_count(factor.base.shape) for factor in factors) else []
+
+
+def _least_uses(factor: Factor) -> int:
+    return MIN_USES if is_input(factor.base) else MIN_COMPUTED_USES
 
 
 def _cores(factors: list[Factor], target: Target) -> list[TensorCore]:

@@ -15,7 +15,7 @@ from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.spec import Kind, Shape, max_count
 from tilewright.graph.uop import UOp, index_const
 from tilewright.graph.walk import size_of, toposort
-from tilewright.schedule.fusion.facts import PERMUTING, TRANSPARENT, Facts
+from tilewright.schedule.fusion.facts import PERMUTING, SHORT_REDUCTION, TRANSPARENT, Facts
 from tilewright.schedule.fusion.indexing import (
     TRUE,
     ZERO,
@@ -28,8 +28,6 @@ from tilewright.schedule.fusion.indexing import (
 )
 from tilewright.schedule.fusion.masks import loop_spans
 
-# The longest reduction that may contain another one: the window of a convolution, whose gradient is a sum of sums.
-SHORT_REDUCTION = 16
 # The fewest terms of a sum for which its results are stored before another reduction reads them that leaves it no
 # register tile, as strided windows do, whose loops go over phases.
 MIN_TILED_TERMS = 12

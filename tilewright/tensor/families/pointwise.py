@@ -264,7 +264,12 @@ def expm1(x: UOp) -> UOp:
     is_large = x > 1
     half = functions.tanh(is_large.where(x.const_like(0.0), x) * 0.5)
     near = 2 * half / (1 - half)
-    return is_large.where(functions.exp(is_large.where(x, 1.0)) - 1, x.eq(0).where(x, near))
+    value = is_large.where(functions.exp(is_large.where(x, 1.0)) - 1, x.eq(0).where(x, near))
+    return marks.with_slopes(value, _expm1_slope, x)
+
+
+def _expm1_slope(_: UOp, x: UOp) -> tuple[UOp]:
+    return (functions.exp(x),)
 
 
 def erfc(x: UOp) -> UOp:

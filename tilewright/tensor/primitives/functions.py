@@ -91,7 +91,12 @@ def log1p(x: UOp) -> UOp:
 def expm1_below_zero(x: UOp) -> UOp:
     """exp(x) - 1 where x <= 0, accurate near 0; 0 above."""
     half = tanh((x > 0).where(x.const_like(0.0), x) * 0.5)
-    return 2 * half / (1 - half)
+    return marks.with_slopes(2 * half / (1 - half), _expm1_below_zero_slope, x)
+
+
+def _expm1_below_zero_slope(_: UOp, x: UOp) -> tuple[UOp]:
+    is_above = x > 0
+    return (is_above.where(x.const_like(0.0), exp(is_above.where(x.const_like(0.0), x))),)
 
 
 def logaddexp(x: UOp, y: UOp) -> UOp:
