@@ -83,33 +83,33 @@ def _walks(index: UOp, loop: UOp) -> bool:
 
 def factor_of(operand: UOp, element: Element) -> Factor:
     chain: list[UOp] = []
-    node = operand
+    elements, node = [element], operand  # of what each view is one of
     while _is_view(node) or (node.op is Ops.CAST and node.dtype.itemsize > node.src[0].dtype.itemsize):
         chain.append(node)
+        elements.append(push_movement(node, elements[-1]) if node.op.kind is Kind.MOVEMENT else elements[-1])
         node = node.src[0]
-    lowest = next((place for place in reversed(range(len(chain))) if _is_stored_itself(chain[place])), len(chain))
-    base, chain = [*chain, node][lowest], chain[:lowest]
-    for view in chain:
-        if view.op.kind is Kind.MOVEMENT:
-            element = push_movement(view, element)
-    return Factor(tuple(chain), base, element.indices, element.valid)
+    has_short_parts = _has_short_parts(elements[-1])
+    for place in reversed(range(len(chain))):
+        view = chain[place]
+        if view.op is Ops.RESHAPE and (_crosses_axes(view) or (has_short_parts and _makes_short_parts(view))):
+            return Factor(tuple(chain[:place]), view, elements[place].indices, elements[place].valid)
+    return Factor(tuple(chain), node, elements[-1].indices, elements[-1].valid)
 
 
-def _is_stored_itself(view: UOp) -> bool:
-    return view.op is Ops.RESHAPE and (_crosses_axes(view) or _has_short_parts(view))
-
-
-def _has_short_parts(view: UOp) -> bool:
+def _makes_short_parts(view: UOp) -> bool:
     """Whether an axis of a RESHAPE is made of axes of which the last is too short for a vector, such as pixels that
     were channels: it is stored in place of what it views, which has no axis of vectors."""
-    if view.src[0].op.kind is not Kind.MOVEMENT:
-        return False
     element, source = Element(loops_over(view.shape), TRUE), view
     while _is_view(source):
         element, source = push_movement(source, element), source.src[0]
-    atoms = (atom for index in element.indices for atom in affine(index).terms)
-    parts = [atom.src[1] for atom in atoms if atom.op is Ops.MOD and atom.src[0].op is Ops.RANGE]
-    return any(size.is_const and size.arg < SHORT_PART for size in parts)
+    return _has_short_parts(element)
+
+
+def _has_short_parts(element: Element) -> bool:
+    parts = (atom for index in element.indices for atom in affine(index).terms if atom.op is Ops.MOD)
+    return any(
+        atom.src[0].op is not Ops.IDIV and atom.src[1].is_const and atom.src[1].arg < SHORT_PART for atom in parts
+    )
 
 
 def _crosses_axes(view: UOp) -> bool:

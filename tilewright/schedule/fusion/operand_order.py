@@ -38,9 +38,10 @@ VECTOR_BYTES = 16
 # many is padding: a line of a box is then one line of memory and not parts of two.
 LINE_BYTES = 128
 MAX_LINE_PADDING = 16
-# A copy of an operand pays where each element is multiplied at least this often. A computed operand is stored anyway.
+# A copy of an operand pays where each element is multiplied at least this often; one of merged axes, whose elements
+# would be found by divisions, from fewer.
 MIN_USES = 64
-MIN_COMPUTED_USES = 16
+MIN_MERGED_USES = 16
 
 
 def order_operands(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target], copies_inputs: bool = True) -> list[UOp]:
@@ -128,7 +129,8 @@ def _factors(node: UOp, facts_of: Callable[[UOp], Target]) -> list[Factor]:
 
 
 def _least_uses(factor: Factor) -> int:
-    return MIN_USES if is_input(factor.base) else MIN_COMPUTED_USES
+    is_merged = factor.base.op is Ops.RESHAPE and not is_input(factor.base)
+    return MIN_MERGED_USES if is_merged else MIN_USES
 
 
 def _cores(factors: list[Factor], target: Target) -> list[TensorCore]:
