@@ -60,80 +60,93 @@ class Network:
         return (batch, sizes.get("channels", 3), side, side), (batch, side, side) if self.kind == "pixels" else (batch,)
 
 
-def _of(scales: tuple[str, ...] = ("card", "host", "tiny"), **values: Any) -> dict[str, Sizes]:
-    """A number for all scales, or one for each."""
+SCALE_NAMES = ("card", "host", "tiny")
+
+
+def sizes_of(**values: int | tuple[int, ...]) -> dict[str, Sizes]:
+    """By scale: each size is a number for all scales, or one for each of `SCALE_NAMES`."""
     return {
         scale: {name: value[at] if isinstance(value, tuple) else value for name, value in values.items()}
-        for at, scale in enumerate(scales)
+        for at, scale in enumerate(SCALE_NAMES)
     }
 
 
-_GPT2 = _of(batch=(8, 2, 2), time=(1024, 128, 8), width=(768, 768, 16), heads=(12, 12, 2), layers=(12, 12, 1))
+_GPT2 = sizes_of(batch=(8, 2, 2), time=(1024, 128, 8), width=(768, 768, 16), heads=(12, 12, 2), layers=(12, 12, 1))
 _LLAMA = {"width": (2048, 2048, 32), "heads": (32, 32, 4), "key_heads": (8, 8, 2), "hidden": (8192, 8192, 48)}
 _LLAMA |= {"layers": (16, 4, 1), "vocabulary": (128256, 32000, 64)}
 _RESNET = {"base": (64, 64, 4), "side": (224, 224, 64), "classes": (1000, 1000, 10), "deep": (1, 1, 0)}
 _PATCHES = {"side": (224, 224, 16), "patch": (16, 16, 8), "width": (768, 768, 16), "classes": (1000, 1000, 10)}
 _PATCHES |= {"layers": (12, 12, 1)}
-_UNET = _of(batch=(16, 2, 2), side=(256, 96, 16), base=(64, 32, 4), levels=(5, 4, 2), classes=(21, 21, 3))
-_LSTM = _of(batch=(64, 20, 2), time=(128, 35, 4), width=(1024, 650, 8), layers=(2, 2, 1), vocabulary=(10000, 10000, 32))
-_MNIST = _of(batch=(512, 128, 4), side=28, channels=1, classes=10, shrink=(1, 1, 8))
+_UNET = sizes_of(batch=(16, 2, 2), side=(256, 96, 16), base=(64, 32, 4), levels=(5, 4, 2), classes=(21, 21, 3))
+_LSTM = sizes_of(
+    batch=(64, 20, 2), time=(128, 35, 4), width=(1024, 650, 8), layers=(2, 2, 1), vocabulary=(10000, 10000, 32)
+)
+_MNIST = sizes_of(batch=(512, 128, 4), side=28, channels=1, classes=10, shrink=(1, 1, 8))
 
 _MOBILE = {"side": (224, 224, 32), "shrink": (1, 1, 4), "stages": (7, 7, 2), "classes": (1000, 1000, 10)}
 _CONVNEXT = {"side": (224, 96, 32), "base": (96, 96, 8), "stages": (4, 4, 2), "layers": (9, 2, 1)}
 
-_BERT = _of(batch=(32, 2, 2), time=(512, 128, 16), width=(768, 768, 16), heads=(12, 12, 2), layers=(12, 4, 1))
-_BERT_TOKENS = _of(vocabulary=(30522, 30522, 64), padding=(3000, 3000, 8))
-_T5 = _of(batch=(16, 2, 2), time=(1024, 192, 16), width=(512, 512, 16), heads=(8, 8, 2), layers=(6, 3, 1))
-_T5_REST = _of(hidden=(1024, 1024, 24), vocabulary=(32128, 32128, 64), buckets=(32, 32, 8))
-_EXPERTS = _of(batch=(8, 2, 2), time=(1024, 256, 16), width=(1024, 256, 16), hidden=(4096, 1024, 24), layers=(4, 2, 1))
-_EXPERTS_REST = _of(vocabulary=(32000, 8000, 64), experts=(8, 8, 4), capacity=(2560, 160, 20))
-_WAVENET = _of(batch=(8, 2, 2), time=(8192, 2000, 24), width=(128, 64, 8), skip=(256, 128, 12), layers=(24, 12, 3))
-_WAVENET_REST = _of(vocabulary=(256, 256, 16))
-_TRANSLATOR = _of(batch=(128, 16, 2), time=(64, 40, 8), width=(1024, 256, 8), vocabulary=(32000, 4000, 32))
-_CONFORMER = _of(batch=(16, 2, 2), time=(1600, 400, 16), features=(80, 80, 8), width=(256, 144, 8), heads=(4, 4, 2))
-_CONFORMER_REST = _of(layers=(16, 4, 1), window=(31, 31, 5), classes=(1000, 200, 10))
-_DCGAN = _of(batch=(128, 16, 4), side=(64, 64, 16), base=(64, 32, 4), latent=(100, 100, 6), classes=2)
-_DIFFUSION = _of(batch=(32, 2, 2), side=(64, 32, 8), base=(128, 64, 8), levels=(4, 3, 2), groups=(32, 32, 2))
-_DIFFUSION_REST = _of(heads=(4, 4, 2), classes=(3, 3, 3))
-_SWIN = _of(batch=(32, 1, 2), side=(224, 224, 32), base=(96, 96, 8), window=(7, 7, 4), head=(32, 32, 4))
-_SWIN_REST = _of(stages=(4, 4, 2), classes=(1000, 1000, 10))
-_POINTNET = _of(batch=(32, 8, 4), points=(2048, 512, 20), base=(64, 64, 4), classes=(40, 40, 5))
-_GRAPH = _of(nodes=(160000, 4000, 20), edges=(1200000, 30000, 60), features=(128, 128, 6), width=(256, 128, 8))
-_GRAPH_REST = _of(layers=(3, 3, 2), classes=(40, 40, 4))
-_RECOMMENDER = _of(batch=(8192, 256, 4), tables=(26, 26, 3), bag=(4, 4, 2), width=(64, 32, 4), hidden=(512, 256, 8))
-_RECOMMENDER_REST = _of(vocabulary=(100000, 10000, 50), classes=2)
+_BERT = sizes_of(batch=(32, 2, 2), time=(512, 128, 16), width=(768, 768, 16), heads=(12, 12, 2), layers=(12, 4, 1))
+_BERT_TOKENS = sizes_of(vocabulary=(30522, 30522, 64), padding=(3000, 3000, 8))
+_T5 = sizes_of(batch=(16, 2, 2), time=(1024, 192, 16), width=(512, 512, 16), heads=(8, 8, 2), layers=(6, 3, 1))
+_T5_REST = sizes_of(hidden=(1024, 1024, 24), vocabulary=(32128, 32128, 64), buckets=(32, 32, 8))
+_EXPERTS = sizes_of(
+    batch=(8, 2, 2), time=(1024, 256, 16), width=(1024, 256, 16), hidden=(4096, 1024, 24), layers=(4, 2, 1)
+)
+_EXPERTS_REST = sizes_of(vocabulary=(32000, 8000, 64), experts=(8, 8, 4), capacity=(2560, 160, 20))
+_WAVENET = sizes_of(batch=(8, 2, 2), time=(8192, 2000, 24), width=(128, 64, 8), skip=(256, 128, 12), layers=(24, 12, 3))
+_WAVENET_REST = sizes_of(vocabulary=(256, 256, 16))
+_TRANSLATOR = sizes_of(batch=(128, 16, 2), time=(64, 40, 8), width=(1024, 256, 8), vocabulary=(32000, 4000, 32))
+_CONFORMER = sizes_of(
+    batch=(16, 2, 2), time=(1600, 400, 16), features=(80, 80, 8), width=(256, 144, 8), heads=(4, 4, 2)
+)
+_CONFORMER_REST = sizes_of(layers=(16, 4, 1), window=(31, 31, 5), classes=(1000, 200, 10))
+_DCGAN = sizes_of(batch=(128, 16, 4), side=(64, 64, 16), base=(64, 32, 4), latent=(100, 100, 6), classes=2)
+_DIFFUSION = sizes_of(batch=(32, 2, 2), side=(64, 32, 8), base=(128, 64, 8), levels=(4, 3, 2), groups=(32, 32, 2))
+_DIFFUSION_REST = sizes_of(heads=(4, 4, 2), classes=(3, 3, 3))
+_SWIN = sizes_of(batch=(32, 1, 2), side=(224, 224, 32), base=(96, 96, 8), window=(7, 7, 4), head=(32, 32, 4))
+_SWIN_REST = sizes_of(stages=(4, 4, 2), classes=(1000, 1000, 10))
+_POINTNET = sizes_of(batch=(32, 8, 4), points=(2048, 512, 20), base=(64, 64, 4), classes=(40, 40, 5))
+_GRAPH = sizes_of(nodes=(160000, 4000, 20), edges=(1200000, 30000, 60), features=(128, 128, 6), width=(256, 128, 8))
+_GRAPH_REST = sizes_of(layers=(3, 3, 2), classes=(40, 40, 4))
+_RECOMMENDER = sizes_of(
+    batch=(8192, 256, 4), tables=(26, 26, 3), bag=(4, 4, 2), width=(64, 32, 4), hidden=(512, 256, 8)
+)
+_RECOMMENDER_REST = sizes_of(vocabulary=(100000, 10000, 50), classes=2)
 
 
 def _joined(first: dict[str, Sizes], second: dict[str, Sizes]) -> dict[str, Sizes]:
     return {scale: first[scale] | second[scale] for scale in first}
 
 
-for _scale, _vocabulary in zip(("card", "host", "tiny"), (50257, 50257, 64)):
+for _scale, _vocabulary in zip(SCALE_NAMES, (50257, 50257, 64)):
     _GPT2[_scale]["vocabulary"] = _vocabulary
 
 NETWORKS = {
     "gpt2": Network("GPT-2 small, step", models.gpt2, "tokens", "adamw", _GPT2),
     "llama-decode": Network(
-        "LLaMA 1B, one token", models.llama, "tokens", "", _of(**_LLAMA, batch=1, time=1, context=(2048, 512, 8))
+        "LLaMA 1B, one token", models.llama, "tokens", "", sizes_of(**_LLAMA, batch=1, time=1, context=(2048, 512, 8))
     ),
     "llama-prefill": Network(
         "LLaMA 1B, prefill",
         models.llama,
         "tokens",
         "",
-        _of(**_LLAMA, batch=1, time=(2048, 64, 8), context=(2048, 64, 8)),
+        sizes_of(**_LLAMA, batch=1, time=(2048, 64, 8), context=(2048, 64, 8)),
     ),
-    "resnet50": Network("ResNet-50", models.resnet50, "images", "", _of(**_RESNET, batch=(64, 4, 2))),
-    "resnet50-step": Network("ResNet-50, step", models.resnet50, "images", "sgd", _of(**_RESNET, batch=(64, 4, 2))),
+    "resnet50": Network("ResNet-50", models.resnet50, "images", "", sizes_of(**_RESNET, batch=(64, 4, 2))),
+    "resnet50-step": Network(
+        "ResNet-50, step", models.resnet50, "images", "sgd", sizes_of(**_RESNET, batch=(64, 4, 2))
+    ),
     "vit": Network(
-        "ViT-B/16, step", models.vit, "images", "adamw", _of(**_PATCHES, batch=(32, 2, 2), heads=(12, 12, 2))
+        "ViT-B/16, step", models.vit, "images", "adamw", sizes_of(**_PATCHES, batch=(32, 2, 2), heads=(12, 12, 2))
     ),
-    "mobilenet": Network("MobileNetV2", image_models.mobilenet, "images", "", _of(**_MOBILE, batch=(64, 2, 2))),
+    "mobilenet": Network("MobileNetV2", image_models.mobilenet, "images", "", sizes_of(**_MOBILE, batch=(64, 2, 2))),
     "convnext": Network(
-        "ConvNeXt, step", image_models.convnext, "images", "adamw", _of(**_CONVNEXT, batch=(32, 4, 2), classes=100)
+        "ConvNeXt, step", image_models.convnext, "images", "adamw", sizes_of(**_CONVNEXT, batch=(32, 4, 2), classes=100)
     ),
     "unet": Network("U-Net, step", models.unet, "pixels", "adamw", _UNET),
-    "mixer": Network("MLP-Mixer B/16", models.mixer, "images", "", _of(**_PATCHES, batch=(64, 4, 2))),
+    "mixer": Network("MLP-Mixer B/16", models.mixer, "images", "", sizes_of(**_PATCHES, batch=(64, 4, 2))),
     "lstm": Network("LSTM, step", models.lstm, "tokens", "adamw", _LSTM),
     "mnist": Network("MNIST, step", models.mnist, "images", "adamw", _MNIST),
     "bert": Network("BERT, step", sequence_models.bert, "tokens", "adamw", _joined(_BERT, _BERT_TOKENS), every=8),
@@ -159,7 +172,7 @@ NETWORKS = {
     ),
     "swin": Network("Swin-T, step", picture_models.swin, "images", "adamw", _joined(_SWIN, _SWIN_REST)),
     "efficientnet": Network(
-        "EfficientNet-B0, step", picture_models.efficientnet, "images", "sgd", _of(**_MOBILE, batch=(64, 2, 2))
+        "EfficientNet-B0, step", picture_models.efficientnet, "images", "sgd", sizes_of(**_MOBILE, batch=(64, 2, 2))
     ),
     "pointnet": Network("PointNet, step", set_models.pointnet, "points", "adamw", _POINTNET),
     "graph": Network("Graph network, step", set_models.graph_network, "nodes", "adamw", _joined(_GRAPH, _GRAPH_REST)),

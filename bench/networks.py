@@ -32,7 +32,7 @@ import numpy as np
 
 from bench import models
 from bench.measuring import CLOCKS, CudaMemory, HostMemory, TorchCudaMemory, steady_seconds
-from bench.network_rows import NETWORKS, RATES, SCALES, Array, Network, Sizes, values
+from bench.network_rows import NETWORKS, RATES, SCALE_NAMES, SCALES, Array, Network, Sizes, values
 from bench.slowest import slowest_kernels
 from tilewright import Context, Tensor, dtypes, jit, nn
 from tilewright.nn.state import get_parameters, get_state_dict
@@ -43,6 +43,7 @@ SECONDS = 2.0
 TIMEOUT_SECONDS = 1800.0
 TOLERANCE = {"float32": 2e-4, "bfloat16": 3e-2}
 ERROR_MARGIN = 4.0  # times torch's own error
+WIDER = {"float32": "float64", "bfloat16": "float32"}  # the dtype of what results are compared with
 
 
 # ---------------------------------------------------------------- what is measured
@@ -171,7 +172,7 @@ def measure_torch(job: Job, modes: tuple[str, ...]) -> tuple[list[Array], dict[s
 
     is_cuda = job.device.startswith("CUDA")
     synchronize = torch.cuda.synchronize if is_cuda else lambda: None
-    wide = torch_step(job, torch, {"float32": "float64", "bfloat16": "float32"}[job.dtype], False)
+    wide = torch_step(job, torch, WIDER[job.dtype], False)
     expected = [read(wide()) for _ in range(job.results)]
     del wide
     found = {}
@@ -284,8 +285,7 @@ def measure_row(job: Job, modes: tuple[str, ...], slowest: int) -> dict[str, Any
     row: dict[str, Any] = {"row": job.name, "title": job.network.title, "sizes": job.sizes, "dtype": job.dtype}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        environment = os.environ | {"TILEWRIGHT_CACHE_DIR": str(folder / "ours"), "KMP_BLOCKTIME": "0"}
-        environment |= {"TORCHINDUCTOR_CACHE_DIR": str(folder / "torch"), "TRITON_CACHE_DIR": str(folder / "triton")}
+        environment = empty_caches(folder)
         has_torch = importlib.util.find_spec("torch") is not None
         for part in (*(("torch",) if has_torch else ()), "ours", *(("kernels",) if slowest else ())):
             command = [sys.executable, "-m", "bench.networks", "--worker", part, "--rows", job.name]
@@ -298,6 +298,12 @@ def measure_row(job: Job, modes: tuple[str, ...], slowest: int) -> dict[str, Any
             else:
                 row |= json.loads((folder / f"{part}.json").read_text())
     return row
+
+
+def empty_caches(folder: Path) -> dict[str, str]:
+    """The environment of a process that finds nothing compiled, and whose threads of torch do not spin."""
+    environment = os.environ | {"TILEWRIGHT_CACHE_DIR": str(folder / "ours"), "KMP_BLOCKTIME": "0"}
+    return environment | {"TORCHINDUCTOR_CACHE_DIR": str(folder / "torch"), "TRITON_CACHE_DIR": str(folder / "triton")}
 
 
 def run_process(command: list[str], environment: dict[str, str]) -> str:
@@ -347,9 +353,7 @@ def main() -> None:
     parser.add_argument("--torch", choices=("none", "eager", "compiled"), default="compiled")
     parser.add_argument("--kernels", type=int, default=0, help="list this many of the slowest kernels of a step")
     parser.add_argument("--dtype", choices=tuple(TOLERANCE), default="", help="bfloat16 on CUDA, else float32")
-    parser.add_argument(
-        "--scale", choices=("card", "host", "tiny"), default="", help="the sizes; by the device where empty"
-    )
+    parser.add_argument("--scale", choices=SCALE_NAMES, default="", help="the sizes; by the device where empty")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of timing, for each row and library")
     parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="cpu: of all threads of the process")
     parser.add_argument("--json", default="", help="a file for all that was measured")

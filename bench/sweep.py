@@ -86,11 +86,11 @@ def measure(
     theirs = [torch.from_numpy(array).to(place) for array in case.inputs]
     theirs = [tensor.to(kind) if tensor.is_floating_point() else tensor for tensor in theirs]
     wide = [tensor.double() if tensor.is_floating_point() else tensor for tensor in theirs]
-    expected = [_numbers(found) for found in case.their_results(*wide)]
+    expected = [numbers_of_torch(found) for found in case.their_results(*wide)]
     del wide
-    torch_error = error_of([_numbers(found) for found in case.their_results(*theirs)], expected)
+    torch_error = error_of([numbers_of_torch(found) for found in case.their_results(*theirs)], expected)
     with Context(DEVICE=device):
-        ours = [_placed(array, device, dtype) for array in case.inputs]
+        ours = [placed(array, device, dtype) for array in case.inputs]
         driver = open_driver(device)
         replayed = jit(case.our_results())
         start = time.perf_counter()
@@ -99,7 +99,7 @@ def measure(
         row: dict[str, Any] = {"first": time.perf_counter() - start}
         for _ in range(3):
             found = replayed(*ours)
-        row["error"] = error_of([_our_numbers(tensor) for tensor in found], expected)
+        row["error"] = error_of([numbers_of_ours(tensor) for tensor in found], expected)
         row["torch_error"] = torch_error
         # NaN, which a comparison never passes, is wrong as well.
         if not row["error"] <= max(TOLERANCE[dtype], TORCH_ERRORS * torch_error):
@@ -114,17 +114,17 @@ def measure(
         return row | best_in_turns(calls, seconds, CLOCKS[clock])
 
 
-def _placed(array: Array, device: str, dtype: str) -> Tensor:
+def placed(array: Array, device: str, dtype: str) -> Tensor:
     if array.dtype != np.float32:
         return Tensor(array, device=device).realize()
     return Tensor(array, device=device).cast(getattr(dtypes, dtype)).contiguous().realize()
 
 
-def _numbers(tensor: Any) -> Array:
+def numbers_of_torch(tensor: Any) -> Array:
     return np.asarray(tensor.detach().double().cpu().numpy())
 
 
-def _our_numbers(tensor: Tensor) -> Array:
+def numbers_of_ours(tensor: Tensor) -> Array:
     return np.asarray(tensor.float().numpy() if tensor.dtype.is_float else tensor.numpy()).astype(np.float64)
 
 
@@ -189,20 +189,29 @@ def work(chosen: argparse.Namespace, numbers: list[int]) -> None:
 
 
 def rows_of(chosen: argparse.Namespace, arguments: list[str]) -> Iterator[dict[str, Any]]:
-    """All rows as they are done, from one process after the other."""
-    left = list(chosen.only) or list(range(chosen.count))
+    """All rows as they are done, until the time is over."""
+    numbers = list(chosen.only) or list(range(chosen.count))
     end = time.perf_counter() + chosen.seconds if chosen.seconds else math.inf
+    command = [sys.executable, "-m", "bench.sweep", *arguments, "--worker"]
     environment = os.environ | {"KMP_BLOCKTIME": "0"}
-    while left and time.perf_counter() < end:
-        batch = left[: chosen.batch]
-        command = [sys.executable, "-m", "bench.sweep", *arguments, "--worker", ",".join(map(str, batch))]
-        for row in read_rows(command, environment, chosen.limit):
+    for row in rows_in_batches(command, environment, "number", numbers, chosen.batch, chosen.limit):
+        yield row
+        if time.perf_counter() > end:
+            return
+
+
+def rows_in_batches(
+    command: list[str], environment: dict[str, str], key: str, rows: list[Any], batch: int, limit: float
+) -> Iterator[dict[str, Any]]:
+    """Rows as they are done, `batch` of them in a process and then in the next. A command ends with the rows that it is
+    to measure, and names each by `key` in what it prints. The rows after one that ends its process begin a new one."""
+    left = list(rows)
+    while left:
+        for row in read_rows([*command, ",".join(map(str, left[:batch]))], environment, limit):
             yield row
-            if "number" not in row:
+            if key not in row:
                 return  # no process can begin a row
-            left.remove(row["number"])
-            if time.perf_counter() > end:
-                return
+            left.remove(row[key])
 
 
 def read_rows(command: list[str], environment: dict[str, str], limit: float) -> Iterator[dict[str, Any]]:
