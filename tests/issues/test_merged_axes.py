@@ -15,7 +15,7 @@ from tilewright import Tensor
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of, toposort
-from tilewright.kernel.axes import view_kernel
+from tilewright.kernel.axes import stride, view_kernel
 from tilewright.kernel.optimise import prepare_kernel
 
 Array = np.ndarray
@@ -157,3 +157,27 @@ def test_parts_of_a_sum_of_gathered_rows_are_whole_rows(rows: int, width: int) -
     first = prepare_kernel(kernels_of(made)[0])
     assert not any(node.op in (Ops.IDIV, Ops.MOD) for node in toposort(first))
     assert made.item() == table.numpy()[index].sum()
+
+
+# ---------------------------------------------------------------- values that several sums read in their own orders
+
+
+def test_a_value_is_not_transposed_for_one_of_two_sums() -> None:
+    """Pairs as vectors of features, summed over either of two axes: read in its order by one product and across it by
+    another, the slope of one was stored transposed, and the other product had no vectors: 16 ms where 1 does."""
+    random = np.random.default_rng(0)
+    left, right = (tensor_of(random, 24, 24, 32).requires_grad_(True) for _ in range(2))
+    given = whole_numbers(random, 2, 24, 24, 32)
+    products = Tensor.einsum("ikd,jkd->ijd", left, right), Tensor.einsum("kid,kjd->ijd", left, right)
+    total = sum((each * Tensor(of).realize()).sum() for each, of in zip(products, given, strict=True))
+    slopes = total.gradient(left, right)
+    for ast in kernels_of(*slopes):
+        view = view_kernel(prepare_kernel(ast))
+        last = next(axis for axis in reversed(view.axes) if axis not in view.reduce_axes)
+        summed = [access for access in view.loads if access.ranges & {*view.reduce_axes} and last in access.ranges]
+        assert all(stride(access, last) == 1 for access in summed)
+    x, y, (first, second) = left.numpy(), right.numpy(), given
+    expected = np.einsum("ijd,jkd->ikd", first, y) + np.einsum("ijd,kjd->kid", second, y)
+    np.testing.assert_array_equal(slopes[0].numpy(), expected)
+    expected = np.einsum("ijd,ikd->jkd", first, x) + np.einsum("ijd,kid->kjd", second, x)
+    np.testing.assert_array_equal(slopes[1].numpy(), expected)

@@ -87,14 +87,16 @@ def _view_across(view: UOp, rows: list[int], stored: frozenset[UOp]) -> UOp | No
 
 def _windows_to_transpose(node: UOp, plan: Plan, stored: frozenset[UOp]) -> Iterator[UOp]:
     """The permuted values that a sum reads repeatedly, at a stride along the last loop of its results, where another
-    loop of the results has stride 1."""
+    loop of the results has stride 1; none that another kernel reads repeatedly along its last loop."""
     work = max_count(node.src[0].shape)
     for view in _views_below(node.src[0], stored):
         source = _permuted_memory(view, stored)
         if source is None or is_symbolic(view.shape) or work < MIN_READS * max_count(view.shape):
             continue
         root = stored_root(view)
-        if root is not source and any(_reads_across(use, source, plan) for use in _readers(source, plan)):
+        readers = [use for use in _readers(root, plan) if plan.steps_of(use) >= MIN_READS * max_count(source.shape)]
+        steps = [_steps_of_results(use, root, source, plan) for use in readers] if root is not source else []
+        if any(abs(last) > 1 and 1 in others for last, *others in steps) and all(last != 1 for last, *_ in steps):
             yield root
 
 
@@ -162,11 +164,12 @@ def _permuted_memory(view: UOp, stored: frozenset[UOp]) -> UOp | None:
     return view if view.op is Ops.PARAM or view in stored else None
 
 
-def _reads_across(use: Use, source: UOp, plan: Plan) -> bool:
-    """Whether a kernel reads each element repeatedly, at a stride along its last output loop, while another output loop
-    has stride 1."""
+def _steps_of_results(use: Use, view: UOp, source: UOp, plan: Plan) -> list[int]:
+    """The strides of the loops over a kernel's results in the memory behind a view that it reads, the last loop
+    first."""
+    element = use.element
+    while view is not source:
+        element, view = plan.behind(view, element), view.src[0]
+    steps = affine(plan.position(element.indices, source.shape)).terms
     loops = [loop for loop in loops_over(use.root.shape) if loop.op is Ops.RANGE]
-    if not loops or plan.steps_of(use) < MIN_READS * max_count(source.shape):
-        return False
-    steps = affine(plan.position(use.element.indices, source.shape)).terms
-    return abs(steps.get(loops[-1], 0)) > 1 and any(steps.get(loop) == 1 for loop in loops[:-1])
+    return [steps.get(loop, 0) for loop in reversed(loops)] or [0]
