@@ -283,7 +283,7 @@ class _Decisions:
                 "a contraction has a kernel of its own, whose registers and threads are shared out for it"
             )
         if self.group_cores and self.facts[node].is_contraction and self.divisions[use.root] > MAX_DIVISIONS:
-            return self._refuse("NVRTC takes long for so many divisions behind each accumulator")
+            return self._refuse("NVRTC takes long where each accumulator has more than one division behind it")
         return self._accept_rows(node, use)
 
     def _leaves_no_vectors(self, node: UOp, use: Use) -> bool:
