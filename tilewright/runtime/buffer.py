@@ -11,18 +11,30 @@ from typing import Any
 from tilewright.base.dtype import DType
 from tilewright.base.errors import OutOfMemoryError, RealizeError, UserError
 from tilewright.base.events import GlobalCounters
+from tilewright.base.records import NamedTuple
 from tilewright.graph import build
 from tilewright.graph.symbolic import capacity
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import Address, Driver, open_driver
 
 
+class HostData(NamedTuple):
+    """What a buffer on a device is made of."""
+
+    device: str
+    dtype: DType
+    size: int
+    data: bytes
+
+
 class _HostAccess(threading.local):
-    """Notified when the host reads a buffer or makes one from host data; jit listens while it records."""
+    """Notified when the host reads a buffer; jit listens while it records."""
 
     listener: Callable[[str], None] | None = None
     # While jit records, the buffers that were made before anything was computed into them.
     made: weakref.WeakSet[Buffer] | None = None
+    # And what those are made of that have host data.
+    data: weakref.WeakKeyDictionary[Buffer, HostData] | None = None
 
 
 host_access = _HostAccess()
@@ -133,18 +145,28 @@ def new_buffer(device: str, dtype: DType, size: int) -> UOp:
 
 
 def from_host(source: Any, device: str, dtype: DType, size: int, borrow: bool = True) -> UOp:
-    """A buffer with the bytes of a host object: borrowed where that is allowed and the device can, else copied."""
-    if host_access.listener is not None:
-        host_access.listener("it makes a tensor of host data, which may differ at the next call")
-    memory = open_driver(device).wrap(source) if size and borrow else None
+    """A buffer with the bytes of a host object: borrowed where that is allowed and the device can, else copied. Always
+    copied while jit records: a replay needs the bytes of now."""
+    data = host_access.data
+    memory = open_driver(device).wrap(source) if size and borrow and data is None else None
     if memory is not None:
         return buffer_node(Buffer(device, dtype, size, memory))
     node = new_buffer(device, dtype, size)
     buffer = buffer_of(node)
     buffer.ensure()
+    if data is not None:
+        source = bytes(memoryview(source).cast("B")) if size else b""
+        data[buffer] = HostData(device, dtype, size, source)
     if size:
         write_bytes(buffer, memoryview(source).cast("B"))
     return node
+
+
+def from_shared(source: Any, device: str, dtype: DType, size: int, borrow: bool = True) -> UOp:
+    """`from_host` of memory that may change later, by another library or by who has lent it."""
+    if host_access.listener is not None:
+        host_access.listener("it makes a tensor of memory that may change before the next call")
+    return from_host(source, device, dtype, size, borrow)
 
 
 def write_bytes(buffer: Buffer, data: memoryview) -> None:

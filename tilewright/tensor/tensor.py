@@ -19,7 +19,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices
 from tilewright.graph.symbolic import SymbolicInt
 from tilewright.graph.uop import UOp
-from tilewright.runtime.buffer import from_host
+from tilewright.runtime.buffer import from_host, from_shared
 from tilewright.runtime.device import canonical_device, is_file_device
 from tilewright.tensor.core.arguments import accept_spellings, explain_arguments
 from tilewright.tensor.core.base import TensorBase
@@ -251,7 +251,8 @@ def _node_of_bytes(found: HostData, device: str, copy: bool) -> UOp:
     if count == 0:
         return build.const(found.dtype, 0, found.shape)
     is_copied = copy and found.can_change
-    node = from_host(found.buffer, device, found.dtype, count, borrow=not is_copied)
+    make = from_shared if found.can_change and not copy else from_host
+    node = make(found.buffer, device, found.dtype, count, borrow=not is_copied)
     if found.is_shared and not is_copied:
         protect_borrowed(node)
     if found.limits is not None and (is_copied or not found.can_change):

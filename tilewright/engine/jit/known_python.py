@@ -32,6 +32,8 @@ PURE_MODULES = _words("""
 """)
 PURE_MODULE_FAMILIES = ("numpy", "ml_dtypes")
 IMPURE_MODULE_FAMILIES = ("numpy.random",)
+# Functions of these families that read a file or a setting.
+IMPURE_NATIVE = _words("fromfile _get_extobj_dict geterrobj")
 IMPURE_BUILTINS = _words("input globals locals exec eval compile breakpoint __import__")
 PURE_FUNCTIONS = _words("""
     sys.intern sys.exc_info sys.getrefcount sys.is_finalizing posix.fspath nt.fspath _thread.allocate_lock time.sleep

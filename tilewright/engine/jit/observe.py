@@ -195,7 +195,7 @@ def is_pure(called: str) -> bool:
         return True
     if module.startswith(known_python.IMPURE_MODULE_FAMILIES):
         return False
-    return module.startswith(known_python.PURE_MODULE_FAMILIES)
+    return module.startswith(known_python.PURE_MODULE_FAMILIES) and name not in known_python.IMPURE_NATIVE
 
 
 def _plain(called: str) -> str:

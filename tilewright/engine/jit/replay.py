@@ -18,12 +18,13 @@ from tilewright.graph.ops import MultiArg
 from tilewright.graph.sizes import is_symbolic, rebound
 from tilewright.graph.spec import Shape, element_count
 from tilewright.runtime.access import Reader, notify_waiters, overwritten, wait_for_update
-from tilewright.runtime.buffer import Buffer, allocate, out_of_memory
+from tilewright.runtime.buffer import Buffer, HostData, allocate, buffer_of, from_host, out_of_memory
 from tilewright.runtime.device import open_driver
 
 
 class Role(NamedTuple):
-    """Where a buffer comes from: ('input', number), ('made', run, slot), ('state', buffer) or ('temp',)."""
+    """Where a buffer comes from: ('input', number), ('made', run, slot), ('state', buffer), ('data', host data) or
+    ('temp',)."""
 
     kind: str
     first: Any = None
@@ -61,11 +62,18 @@ def role_of(buffer: Buffer | None, inputs: dict[Buffer, int], produced: dict[Buf
 
 
 def roles_of(
-    execution: Execution, run: int, inputs: dict[Buffer, int], produced: dict[Buffer, Role], created: Container[Buffer]
+    execution: Execution,
+    run: int,
+    inputs: dict[Buffer, int],
+    produced: dict[Buffer, Role],
+    created: Container[Buffer],
+    data: Mapping[Buffer, HostData],
 ) -> tuple[Role, ...]:
     """The role of each slot. A run makes the slots after its inputs, and memory that was created in the call to be
-    assigned to, such as that of a new parameter."""
+    assigned to, such as that of a new parameter. `data` is what the call has made of host data."""
     for slot, buffer in enumerate(execution.buffers):
+        if buffer is not None and buffer not in produced and buffer in data:
+            produced[buffer] = Role("data", data[buffer])
         is_made = slot >= execution.input_count or (buffer in created and buffer not in produced)
         if is_made and buffer is not None:
             produced[buffer] = Role("made", run, slot)
@@ -106,6 +114,7 @@ class Replay(Reader):
         # a detached result too is not marked.
         whole = {output.role for output in outputs if output.role.kind != "made" or not output.requires_grad}
         self.cut = [number for number, output in enumerate(outputs[:returned]) if output.role not in whole]
+        self._supply_data(roles)
         self.variables = variables
         self.fixed = {name: value for execution in executions for name, value in execution.values.items()}
         self.symbolic = [number for number, output in enumerate(outputs) if is_symbolic(output.shape)]
@@ -132,6 +141,17 @@ class Replay(Reader):
         }
         found = [slots[role] for role in made]
         return [(open_driver(s.device).allocate, s.device, s.dtype, s.size, s.nbytes) for s in found]
+
+    def _supply_data(self, roles: list[tuple[Role, ...]]) -> None:
+        """Gives the runs their own copies of the host data that the call has used: its tensors may be written to."""
+        copies: dict[HostData, Buffer] = {}
+        for execution, slot_roles in zip(self.executions, roles, strict=True):
+            for slot, role in enumerate(slot_roles):
+                if role.kind == "data":
+                    made = role.first
+                    if made not in copies:
+                        copies[made] = buffer_of(from_host(made.data, made.device, made.dtype, made.size, borrow=False))
+                    execution.buffers[slot] = copies[made]
 
     def _share_arenas(self) -> None:
         """One arena per device for all runs, as large as the largest needs: they run one after another."""

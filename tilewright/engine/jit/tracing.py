@@ -31,7 +31,7 @@ from tilewright.graph.spec import max_count
 from tilewright.graph.symbolic import BoundsNarrowed, free_sizes, size_access
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
-from tilewright.runtime.buffer import Buffer, host_access
+from tilewright.runtime.buffer import Buffer, HostData, host_access
 
 # Lazy tensors up to this size are computed before a function that could read them is first traced.
 MAX_SETTLED_BYTES = 1 << 28
@@ -142,6 +142,7 @@ class Tracer:
         self.record = Record(variables=tuple(values))
         self.inputs = {buffer: number for number, buffer in reversed(list(enumerate(buffers)))}
         self.created: weakref.WeakSet[Buffer] = weakref.WeakSet()  # most are freed before the call ends
+        self.data: weakref.WeakKeyDictionary[Buffer, HostData] = weakref.WeakKeyDictionary()
         reach = Reach(live.tensor_kind.holder_type)
         reach.walk(self._all_roots())
         # The tensors alone: nothing of what the function could read is compared before the next call.
@@ -168,7 +169,7 @@ class Tracer:
         observed: Observation | None = None
         graphs = tuple(tensor.uop for tensor in self.tensors if tensor._requires_grad and not tensor._is_parameter)
         with live.births() as born, tracing(record.spoil, self._execution, graphs) as trace:
-            host_access.listener, host_access.made = record.spoil, self.created
+            host_access.listener, host_access.made, host_access.data = record.spoil, self.created, self.data
             size_access.listener, size_access.given = record.spoil, frozenset(self.values)
             size_access.open = self.is_open
             try:
@@ -190,7 +191,7 @@ class Tracer:
                     raise found.error from None  # beginning again would repeat effects
                 raise
             finally:
-                host_access.listener, host_access.made = None, None
+                host_access.listener, host_access.made, host_access.data = None, None, None
                 size_access.listener, size_access.given, size_access.open = None, frozenset(), frozenset()
         if leaves_in((args, kwargs)) != given:
             record.spoil("it changes an argument that is not a tensor, which a replay would not do")
@@ -219,7 +220,10 @@ class Tracer:
         run = len(record.executions)
         execution.arenas = {}  # it has run, and a replay brings its own
         record.executions.append(execution)
-        record.roles.append(roles_of(execution, run, self.inputs, record.produced, self.created))
+        roles = roles_of(execution, run, self.inputs, record.produced, self.created, self.data)
+        record.roles.append(roles)
+        if any(roles[access.slot].kind == "data" for item in execution.schedule.items for access in item.writes):
+            record.spoil("it updates a tensor that it makes of host data")
 
     def _results(self, tensor: Any) -> list[Result]:
         """A result for each device of the tensor."""
@@ -233,6 +237,8 @@ class Tracer:
             memory = memory_of(part)
             assert memory is not None
             role = role_of(memory, self.inputs, self.record.produced)
+            if memory in self.data:
+                self.record.spoil("a result is host data, which no kernel has computed")
             found.append(Result(role, free_sizes(part.shape, {}), part.dtype, line, joined, tensor.requires_grad))
         return found
 

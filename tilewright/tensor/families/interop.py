@@ -14,7 +14,7 @@ from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
-from tilewright.runtime.buffer import from_host
+from tilewright.runtime.buffer import from_shared
 from tilewright.runtime.device import canonical_device, is_file_device
 from tilewright.tensor.core.checks import check_whole, sizes_from
 from tilewright.tensor.core.memory import first_device, protect_borrowed
@@ -77,7 +77,7 @@ class InteropMixin(Family):
         if 0 in found.shape:
             return cls._from_uop(build.const(found.dtype, 0, found.shape), device)
         size = memoryview(found.buffer).nbytes // found.dtype.itemsize
-        node = from_host(found.buffer, device, found.dtype, size, borrow=not copy)
+        node = from_shared(found.buffer, device, found.dtype, size, borrow=not copy)
         if not copy:
             protect_borrowed(node)
         flat = cls._from_uop(node, device)
