@@ -359,3 +359,46 @@ def test_a_plain_read_beside_atomic_stores_is_a_race() -> None:
 def test_a_target_without_atomic_operations_refuses_them() -> None:
     with emulated_card() as card, pytest.raises(UnsupportedError, match="updates int32 atomically"):
         lower(counting_kernel(10), replace(card.target, atomics=frozenset()))
+
+
+# ---------------------------------------------------------------- extremes of floats, and constants
+
+
+SPECIAL = {"plain": (), "NaN": (np.nan,), "infinities": (np.inf, -np.inf), "zeros": (0.0, -0.0), "tiny": (TINY, -TINY)}
+
+
+@pytest.mark.parametrize("has_own", [True, False])
+@pytest.mark.parametrize("name", SPECIAL)
+@pytest.mark.parametrize("reduce", ["amax", "amin"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_extremes_of_floats_are_those_of_integers(dtype: str, reduce: str, name: str, has_own: bool) -> None:
+    """Every place with terms, every one without, NaN and what is next to it."""
+    values = generator.standard_normal(200).astype(np.float32)
+    for number in SPECIAL[name]:
+        values[generator.integers(0, 200, 12)] = number
+    index, x = generator.integers(0, 30, 200), generator.standard_normal(40).astype(np.float32)
+    with emulated_card(atomics=CARD.atomics | {dtypes.int64}) as card:
+        own, terms = (given(each).cast(dtype) for each in (x, values))
+        found = own.scatter_reduce(0, given(index), terms, reduce, include_self=has_own)
+        rounded, offered = own.double().numpy(), terms.double().numpy()
+        seen = found.double().numpy()
+        names = {program.name for program in card.programs}
+        assert any(each.endswith(("_by_index", "in_local_memory")) for each in names)
+    best, lowest = (np.maximum, -np.inf) if reduce == "amax" else (np.minimum, np.inf)
+    want = rounded.copy() if has_own else np.where(np.isin(np.arange(40), index), lowest, rounded)
+    with np.errstate(invalid="ignore"):
+        best.at(want, index, offered)
+    np.testing.assert_array_equal(seen, want)
+
+
+def test_counts_are_sums_by_index_too() -> None:
+    """A constant for every term was no value that is read by index: every place was compared with every term."""
+    index = generator.integers(0, 50, 600)
+    want = np.bincount(index, minlength=50)
+    with emulated_card() as card:
+        ones = Tensor.ones(600, device=NAME)
+        np.testing.assert_array_equal(Tensor.zeros(50, device=NAME).index_add(0, given(index), ones).numpy(), want)
+        np.testing.assert_array_equal(given(index).bincount(minlength=50).numpy(), want)
+        means = Tensor.zeros(50, device=NAME).scatter_reduce(0, given(index), ones * 3, "mean", include_self=False)
+        np.testing.assert_array_equal(means.numpy(), np.where(want > 0, 3.0, 0.0))
+        assert not any(program.name.startswith("reduce_50_") for program in card.programs)

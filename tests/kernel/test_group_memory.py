@@ -158,11 +158,11 @@ def test_a_thread_has_a_whole_row_of_a_softmax_over_few_elements(columns: int) -
 
 def test_rows_that_are_stored_as_columns_are_shared_by_threads() -> None:
     """One thread of each work-group stored the whole row."""
-    x = leaf(0, 40, 600)
+    x = leaf(0, 40, 100)
     greatest = build.expand(build.reduce_axis(Ops.MAX, x, (1,)), x.shape)
     made = chosen(build.permute(build.alu(Ops.SUB, x, greatest), (1, 0)))
     assert made.count(AxisType.LOCAL) >= 32
-    array = whole_numbers(40, 600)
+    array = whole_numbers(40, 100)
     with emulated_card():
         rows = given(array)
         found = (rows - rows.max(axis=1, keepdim=True)).T.contiguous().numpy()
@@ -339,6 +339,19 @@ def test_scattered_over_segments(highest: int) -> None:
     with emulated_card(cores=1, atomics=frozenset()) as card:
         np.testing.assert_array_equal(given(x).scatter_add(0, given(index), given(values)).numpy(), want)
         assert len(segment_names(card)) == 2
+
+
+@pytest.mark.parametrize("highest", [300, 3, 1], ids=["apart", "long segments", "one segment"])
+@pytest.mark.usefixtures("short_sums")
+def test_products_over_segments(highest: int) -> None:
+    x, values = np.full(300, 2.0, np.float32), generator.choice(np.float32([1, -1, 2, 0.5]), 1100)
+    index = generator.integers(0, highest, 1100)
+    want = x.copy()
+    np.multiply.at(want, index, values)
+    with emulated_card(cores=1) as card:
+        found = given(x).scatter_reduce(0, given(index), given(values), "prod")
+        np.testing.assert_array_equal(found.numpy(), want)
+        assert "multiply_segments" in {program.name for program in card.programs}
 
 
 @pytest.mark.parametrize("axis", [0, 1])

@@ -25,12 +25,13 @@ from tilewright.graph.kernels.sums_by_index.local_sums import (
     sum_in_local_memory,
 )
 from tilewright.graph.kernels.sums_by_index.partition import Partition, plan_partition
-from tilewright.graph.kernels.sums_by_index.segments import sum_by_number, sum_few_by_number
-from tilewright.graph.ops import ATOMICS, Ops, reduce_identity
+from tilewright.graph.kernels.sums_by_index.segments import reduce_by_number, sum_few_by_number
+from tilewright.graph.ops import Ops, reduce_identity
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.slices import replace_axis
 from tilewright.graph.spec import Op, Shape
 from tilewright.graph.uop import UOp
+from tilewright.schedule.sums_by_index import extremes
 from tilewright.schedule.sums_by_index.index_costs import (
     FIXED_POINT_BYTES,
     Sizes,
@@ -102,6 +103,10 @@ Way = Callable[[IndexedReduction, UOp, Target], UOp | None]
 
 def _ways(found: IndexedReduction, node: UOp, target: Target) -> tuple[Way, ...]:
     """The methods in the order of their estimates."""
+    if found.op is Ops.MUL:
+        return (_by_segments,)
+    if node.dtype in extremes.KEYS and found.op is not Ops.ADD:
+        return (_as_integers,)
     sizes = _sizes(found, node)
     dtype = found.values.dtype
     if node.dtype.is_int:
@@ -109,7 +114,7 @@ def _ways(found: IndexedReduction, node: UOp, target: Target) -> tuple[Way, ...]
         local = plan_local(sides, found.outputs, dtype, found.is_spread, target, (node.dtype,))
         if local is not None and local_clocks(local.clocks, target) < integer_clocks(sizes, target):
             return functools.partial(_integers_in_local_memory, local), _by_atomics, _by_segments
-    if node.dtype is not dtypes.float32 or found.op is not Ops.ADD:
+    if node.dtype is not dtypes.float32:
         return _by_atomics, _by_segments
     estimates: dict[Way, float] = {_by_segments: segment_clocks(sizes, target, MAX_DIRECT)}
     waiting = 0.0
@@ -180,6 +185,17 @@ def _by_partition(plan: Partition, found: IndexedReduction, node: UOp, _: Target
     if max(terms + plan.tile, found.outputs) * outer * inner > MAX_NUMBER:
         return None
     return sum_by_partition(*_side_by_side(found, shape), found.outputs, plan)
+
+
+def _as_integers(found: IndexedReduction, node: UOp, target: Target) -> UOp | None:
+    """An extreme of floats: that of integers in the same order, which atomic operations find."""
+    keys = extremes.keys_of(build.cast(found.values, node.dtype), found.op)
+    shape, match = node.src[0].shape, node.src[0].src[0]
+    chosen = build.where(
+        match, build.expand(keys, shape), build.const(keys.dtype, reduce_identity(found.op, keys.dtype))
+    )
+    best = reduce_by_index(build.reduce_axis(found.op, chosen, (found.terms,)), target)
+    return None if best is None else extremes.floats_of(best, found.op, node.dtype)
 
 
 def _by_atomics(found: IndexedReduction, node: UOp, target: Target) -> UOp | None:
@@ -286,9 +302,9 @@ def _by_segments(found: IndexedReduction, node: UOp, target: Target) -> UOp | No
     """
     shape = node.src[0].shape
     terms, outputs = shape[found.terms], found.outputs
-    if found.op is not Ops.ADD:
+    if found.op not in (Ops.ADD, Ops.MUL):
         return None
-    if not found.is_spread and terms <= MAX_DIRECT:
+    if found.op is Ops.ADD and not found.is_spread and terms <= MAX_DIRECT:
         numbers, values = _side_by_side(found, shape)
         return sum_few_by_number(numbers, values, outputs, node.dtype, target)
     if terms < MIN_TERMS or _comparisons_per_core(node, target) < MIN_COMPARISONS:
@@ -306,7 +322,7 @@ def _by_segments(found: IndexedReduction, node: UOp, target: Target) -> UOp | No
         numbers = _numbers_of_columns(found, order, terms, columns)
         rows = build.reshape(rows, (terms * columns, 1))
         outputs *= columns
-    sums = sum_by_number(numbers, rows, outputs, target)
+    sums = reduce_by_number(found.op, numbers, rows, outputs, target)
     whole = build.reshape(sums, (found.outputs, *(shape[axis] for axis in others)))
     back = [found.output, *others]
     return build.permute(whole, tuple(back.index(axis) for axis in sorted(back)))
@@ -322,7 +338,7 @@ def _numbers_of_columns(found: IndexedReduction, order: tuple[int, ...], terms: 
 
 
 def match_indexed_reduction(node: UOp) -> IndexedReduction | None:
-    if node.op is not Ops.REDUCE_AXIS or node.arg[0] not in ATOMICS or len(node.arg[1]) != 1:
+    if node.op is not Ops.REDUCE_AXIS or len(node.arg[1]) != 1:
         return None
     source = node.src[0].src[0] if node.src[0].op is Ops.CAST else node.src[0]
     if source.op is not Ops.WHERE or source.src[0].op is not Ops.CMPEQ:
@@ -334,6 +350,9 @@ def match_indexed_reduction(node: UOp) -> IndexedReduction | None:
         return None
     if op is not Ops.ADD and source is not node.src[0]:
         return None
+    scalar = build.scalar_of(values)
+    if scalar is not None:
+        values = build.expand(build.reshape(scalar, (1,) * len(source.shape)), source.shape)
     if values.op is not Ops.EXPAND:
         return None
     for named, counted in (match.src, match.src[::-1]):

@@ -1,5 +1,6 @@
 """Sums by index for devices with work-groups. In: an index for each row of values. Out: for each index the sum of its
-rows, as nodes whose kernels are a sort and sums over segments of the sorted rows (docs/decisions/0016).
+rows, or their product, as nodes whose kernels are a sort and sums over segments of the sorted rows
+(docs/decisions/0016).
 
 The sort is stable. Each thread sums one column of one segment: whole blocks of rows inside the segment by their totals,
 which an earlier kernel has summed, and the rows at both ends one by one. So the longest segment takes a thread rows /
@@ -27,9 +28,9 @@ from tilewright.graph.kernels.nodes import (
     threads_over,
 )
 from tilewright.graph.kernels.sorting.radix import sorted_rows
-from tilewright.graph.ops import Ops
+from tilewright.graph.ops import Ops, reduce_identity
 from tilewright.graph.records import KernelInfo
-from tilewright.graph.spec import Shape, element_count
+from tilewright.graph.spec import Op, Shape, element_count
 from tilewright.graph.uop import UOp, const, index_const
 
 # Rows per block, whose total is summed once.
@@ -37,18 +38,23 @@ BLOCK = 256
 _NUMBER = dtypes.int32
 
 
-def sum_by_number(numbers: UOp, values: UOp, count: int, target: Target) -> UOp:
-    """out[n, c] = sum of values[p, c] where numbers[p] == n, for n in 0..count-1; other numbers are ignored."""
+def reduce_by_number(op: Op, numbers: UOp, values: UOp, count: int, target: Target) -> UOp:
+    """out[n, c] = the sum or the product of values[p, c] where numbers[p] == n, for n in 0..count-1; other numbers are
+    ignored."""
     rows, columns = values.shape
     positions, ordered = _sorted(numbers, count, target)
     position = build.expand(build.reshape(positions, (rows, 1)), values.shape)
     held = build.contiguous(build.gather(values, position, build.axis_iota(values.shape, 1)))
     blocks = -(-rows // BLOCK)
-    filled = build.reshape(build.pad(held, ((0, blocks * BLOCK - rows), (0, 0))), (blocks, BLOCK, columns))
-    totals = build.contiguous(build.reshape(build.reduce_axis(Ops.ADD, filled, (1,)), (blocks, columns)))
+    filled = build.pad(held, ((0, blocks * BLOCK - rows), (0, 0)))
+    identity = reduce_identity(op, values.dtype)
+    if identity:
+        filled = build.where(build.axis_iota(filled.shape, 0) < rows, filled, build.const(values.dtype, identity))
+    filled = build.reshape(filled, (blocks, BLOCK, columns))
+    totals = build.contiguous(build.reshape(build.reduce_axis(op, filled, (1,)), (blocks, columns)))
     threads = min(GROUP_THREADS, target.max_group_size)
     (bounds,) = call(bounds_kernel(rows, count, threads), ((_NUMBER, (count + 1,)),), (_flat(ordered),))
-    kernel = segment_kernel(values.dtype, rows, columns, count, threads)
+    kernel = segment_kernel(op, values.dtype, rows, columns, count, threads)
     (sums,) = call(kernel, ((values.dtype, (count, columns)),), (bounds, held, totals))
     return sums
 
@@ -120,8 +126,9 @@ def direct_kernel(source: DType, dtype: DType, shape: Shape, count: int, threads
 
 
 @functools.lru_cache(MAX_KERNELS)
-def segment_kernel(dtype: DType, rows: int, columns: int, count: int, threads: int) -> UOp:
-    """Sums of rows bounds[n] to bounds[n + 1] - 1: those before the first whole block, whole blocks, and the rest."""
+def segment_kernel(op: Op, dtype: DType, rows: int, columns: int, count: int, threads: int) -> UOp:
+    """Sums or products of rows bounds[n] to bounds[n + 1] - 1: those before the first whole block, whole blocks, and
+    the rest."""
     zero = index_const(0)
     cell = threads_over(count * columns, threads)
     is_cell = cell < count * columns
@@ -134,7 +141,7 @@ def segment_kernel(dtype: DType, rows: int, columns: int, count: int, threads: i
     has_blocks = first < last
     head_end = has_blocks.where(first * BLOCK, stop)
     tail = has_blocks.where(last * BLOCK, stop)
-    total = register(0, const(dtype, 0), *cell.ranges)
+    total = register(0, const(dtype, reduce_identity(op, dtype)), *cell.ranges)
     # Without a whole block there are fewer than 2 * BLOCK rows.
     parts = (
         (start, head_end - start, min(rows, 2 * BLOCK), values, rows),
@@ -144,7 +151,8 @@ def segment_kernel(dtype: DType, rows: int, columns: int, count: int, threads: i
     for place, (begin, length, most, source, size) in enumerate(parts):
         step = loop(length.maximum(0).minimum(most).cast(dtypes.index), 2 + place)
         term = load(source, as_index(begin + step.cast(_NUMBER), size) * columns + column)
-        added = store(after(total, step), zero, load(after(total, step), zero) + term)
+        added = store(after(total, step), zero, load(after(total, step), zero).alu(op, term))
         total = after(total, end(added, loops=(step,)))
     effect = store(out, cell, load(total, zero), is_cell)
-    return UOp(Ops.SINK, dtypes.void, (effect,), KernelInfo("sum_segments", (), fills=(0,)))
+    name = "sum_segments" if op is Ops.ADD else "multiply_segments"
+    return UOp(Ops.SINK, dtypes.void, (effect,), KernelInfo(name, (), fills=(0,)))
