@@ -83,9 +83,9 @@ def gather_facts(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, Fact
 
 def factors_of(contraction: UOp) -> list[UOp]:
     """The two values whose products are summed, without the views and conversions through which they are read."""
-    product = _without_views(contraction.src[0])
+    product = without_views(contraction.src[0])
     is_sum = contraction.arg[0] is Ops.ADD and product.op is Ops.MUL
-    return [_without_views(factor) for factor in product.src] if is_sum else []
+    return [without_views(factor) for factor in product.src] if is_sum else []
 
 
 def _summed_windows(total: UOp) -> UOp | None:
@@ -101,7 +101,7 @@ def _summed_windows(total: UOp) -> UOp | None:
     return node if is_moved else None
 
 
-def _without_views(node: UOp) -> UOp:
+def without_views(node: UOp) -> UOp:
     while node.op.kind is Kind.MOVEMENT or node.op in TRANSPARENT or node.op is Ops.CAST:
         node = node.src[0]
     return node

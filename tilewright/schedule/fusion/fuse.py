@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 
 from tilewright.base import events
 from tilewright.base.config import options
-from tilewright.base.costs import FACTOR_ADDITIONS, LOAD_ADDITIONS, MEMORY_ADDITIONS
+from tilewright.base.costs import CACHE_ADDITIONS, FACTOR_ADDITIONS, LOAD_ADDITIONS, MEMORY_ADDITIONS
 from tilewright.base.target import Target
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import Ops
@@ -49,6 +49,8 @@ from tilewright.schedule.preparation.reduction import CACHED_ROW
 # The most recomputations of an element that count, so that a cast alone is never stored.
 RECOMPUTE_COUNTED = 64
 MAX_USES = 8
+# The most additions that an index takes to be computed by the loop that walks over it. A wrapped one takes 4 to 8.
+WALKED_ADDITIONS = 10.0
 # A kernel with a reduction per row is parallel over rows, so it needs many of them, unless the reduction is small.
 ENOUGH_ROWS = 32
 SMALL_REDUCTION = 1 << 15
@@ -61,7 +63,7 @@ LONGEST_ROW = 1 << 14
 MAX_GROUP_WORK = 1 << 15
 COLUMN_THREADS = 128
 # The elements from which a kernel that reduces along memory and stores across it takes longer than two.
-MIN_CROSSING = 1 << 18
+MIN_CROSSING, MIN_CROSSING_ON_CPU = 1 << 18, 1 << 12
 # How often a sum may be recomputed per element inside a short sum, whose windows overlap.
 MAX_OVERLAP = 3
 MAX_STORES = 8
@@ -196,13 +198,18 @@ class _Decisions:
             return len(uses) != 1 or not self._fits_reduction(node, uses[0])
         if not facts.cost:
             return False
-        if len(uses) > MAX_USES:
+        if node in self.plan.walked and facts.cost > WALKED_ADDITIONS:
+            self.reason = "a loop over terms would compute this index one by one, and not in vectors"
+            return True
+        # A mask of places, or what else is made of far fewer elements: a kernel that loads it instead gains nothing.
+        is_no_load = facts.cost <= CACHE_ADDITIONS and is_repeated(node, self.facts)
+        if len(uses) > MAX_USES and not is_no_load:
             self.reason = "it has more uses than it may be computed for again"
             return True
         if len(uses) == 1 and uses[0].is_once:
             return False
         steps, elements = [self.plan.steps_of(use) for use in uses], max(max_count(node.shape), 1)
-        times = sum(steps) / elements
+        times = (max(steps) if is_no_load else sum(steps)) / elements
         is_read_often = facts.is_factor and max(steps) > elements
         # Cores that multiply vectors read the factors of a contraction from memory.
         limit = FACTOR_ADDITIONS if is_read_often and not self.group_cores else MEMORY_ADDITIONS
@@ -305,18 +312,20 @@ class _Decisions:
         cores."""
         if is_symbolic(use.root.shape):
             return True
+        is_along = self._sums_along_memory(node)
+        if is_along and max_count(use.root.shape) >= (MIN_CROSSING if self.group_cores else MIN_CROSSING_ON_CPU):
+            loops, rows_of = (
+                [each for each in loops_over(use.root.shape) if each.op is Ops.RANGE],
+                ranges_of(use.element),
+            )
+            if loops and loops[-1] in rows_of and not rows_of.issuperset(loops):
+                return False  # adjacent elements are of different rows: each would be stored to a line of its own
         if not self.group_cores:
             if rows >= ENOUGH_ROWS or self.facts[node].reduce_work <= SMALL_REDUCTION:
                 return True
-            is_cached = rows >= FEW_ROWS and self.facts[node].reduce_work <= CACHED_ROW * rows
-            return is_cached and self._sums_along_memory(node)
+            return rows >= FEW_ROWS and self.facts[node].reduce_work <= CACHED_ROW * rows and is_along
         root = use.root
         work = max(max_count(root.shape), self.facts[root].reduce_work)
-        long = [loop for loop in loops_over(root.shape) if loop.op is Ops.RANGE]
-        has_rows_inside = bool(long) and long[-1] in ranges_of(use.element)
-        is_along = self._sums_along_memory(node)
-        if has_rows_inside and is_along and max_count(root.shape) >= MIN_CROSSING:
-            return False  # adjacent threads would store elements of different rows, each to a line of its own
         groups = rows if is_along else -(-rows // COLUMN_THREADS)
         return 2 * groups >= self.group_cores or work <= groups * MAX_GROUP_WORK
 

@@ -15,7 +15,7 @@ from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.spec import Kind, Shape, max_count
 from tilewright.graph.uop import UOp, index_const
 from tilewright.graph.walk import size_of, toposort
-from tilewright.schedule.fusion.facts import PERMUTING, SHORT_REDUCTION, TRANSPARENT, Facts
+from tilewright.schedule.fusion.facts import PERMUTING, SHORT_REDUCTION, TRANSPARENT, Facts, without_views
 from tilewright.schedule.fusion.indexing import (
     TRUE,
     ZERO,
@@ -67,6 +67,8 @@ class Plan:
     # The most outputs of a sum by index that compares, in bytes: one of more is a loop over its terms; 0 is never.
     compared_bytes: int = 0
     has_groups: bool = False  # whether kernels have work-groups
+    # Indices that a loop over terms computes one by one, where a kernel of their own would compute vectors.
+    walked: set[UOp] = field(default_factory=set)
     # Comparisons that look for the last term of an output: their kernel is always a loop over the terms.
     last_writers: set[UOp] = field(default_factory=set)
 
@@ -206,6 +208,7 @@ def _push_elementwise(node: UOp, use: Use, plan: Plan) -> None:
     named = walked_index(node, use, most) if plan.compared_bytes and node.op is Ops.CMPEQ else None
     for src in node.src:
         if named is not None and src is named[0]:
+            plan.walked.add(without_views(src))
             plan.record(src, use._replace(loops=named[1]))
         elif src.shape == node.shape:
             plan.record(src, use)

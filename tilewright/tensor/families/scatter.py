@@ -5,6 +5,7 @@ ALLOW_FLOAT_ATOMICS lets float sums be added in any order."""
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Self
 
 from tilewright.base.config import options
@@ -44,7 +45,7 @@ class ScatterMixin(Family):
             return source if index.numel() else self
         if 0 in index.shape or 0 in self.shape:
             return self
-        match, values = self._matches("scatter", axis, index, source)
+        match, values, _ = self._matches("scatter", axis, index, source)
         turn = build.axis_iota(match.shape, axis + 1)
         is_begun = self._begins_outputs(self.dtype)
         last = _combined(Ops.MAX, match, turn, axis, is_stored=not is_begun)
@@ -65,7 +66,7 @@ class ScatterMixin(Family):
             )
         if 0 in index.shape or 0 in self.shape:
             return self
-        match, values = self._matches("scatter_reduce", axis, index, source)
+        match, values, numbers = self._matches("scatter_reduce", axis, index, source)
         wide = accumulate_dtype(self.dtype)
         op = _COMBINE[reduce]
         if self.dtype.is_bool:
@@ -73,6 +74,7 @@ class ScatterMixin(Family):
         offered = build.reshape(build.cast(values, wide), nodes.replace_axis(values.shape, axis, 1, values.shape[axis]))
         own = build.cast(self.uop, wide)
         is_begun = include_self and reduce != "mean" and self._begins_outputs(wide)
+        is_kept: UOp | None = None  # where the tensor's own elements stay although they are left out
         combined = _combined(op, match, build.expand(offered, match.shape), axis, is_stored=not is_begun)
         if is_begun:
             node = stored_if_large(with_own(op, combined, own), math.prod(match.shape))
@@ -84,8 +86,14 @@ class ScatterMixin(Family):
                 combined = build.alu(op, combined, own)
             if reduce == "mean":
                 combined = _divided(combined, count + int(include_self))
-            node = build.where(build.alu(Ops.CMPEQ, count, build.const(count.dtype, 0)), own, combined)
-        return self._new(build.cast(node, self.dtype), source)
+            is_kept = build.alu(Ops.CMPEQ, count, build.const(count.dtype, 0))
+            node = build.where(is_kept, own, combined)
+        node = build.cast(node, self.dtype)
+        if op is not Ops.ADD and self.dtype.is_float:
+            scattered = Scattered(match, numbers, axis)
+            rule = TimesOthers(scattered, is_kept) if op is Ops.MUL else SharedByTies(scattered, node, is_kept)
+            node = marks.with_gradient(node, rule, self.uop, source.uop)
+        return self._new(node, source)
 
     def _begins_outputs(self, wide: DType) -> bool:
         """Whether one kernel copies this tensor and adds to the copy: the tensor is stored, has the dtype of the sums,
@@ -122,9 +130,9 @@ class ScatterMixin(Family):
             raise ShapeError(name, message, "give as many axes, none larger than those of src and of the tensor")
         return axis, source.shrink([(0, size) for size in index.shape])
 
-    def _matches(self, name: str, axis: int, index: Self, source: Self) -> tuple[UOp, UOp]:
-        """A mask with (position, number) in place of the axis, true where index `number` is `position`; and the values.
-        Elements beyond the index match no position."""
+    def _matches(self, name: str, axis: int, index: Self, source: Self) -> tuple[UOp, UOp, UOp]:
+        """A mask with (position, number) in place of the axis, true where index `number` is `position`; the values; and
+        the positions of the index, -1 where they are out of range. Elements beyond the index match no position."""
         size, count = self.shape[axis], index.shape[axis]
         dtype = dtypes.int32 if size < 1 << 31 else dtypes.int64
         numbers = flat_number([checked_index(name, index.uop, axis, self.shape)], [size], dtype)
@@ -133,7 +141,7 @@ class ScatterMixin(Family):
         padded = nodes.pad_with(numbers, pairs, -1)
         named = build.expand(build.reshape(padded, nodes.replace_axis(padded.shape, axis, 1, count)), table)
         position = build.cast(build.axis_iota(table, axis), dtype)
-        return build.alu(Ops.CMPEQ, named, position), build.pad(source.uop, pairs)
+        return build.alu(Ops.CMPEQ, named, position), build.pad(source.uop, pairs), numbers
 
     # ------------------------------------------------------------ selection by mask
 
@@ -185,6 +193,82 @@ class ScatterMixin(Family):
             return build.const(dtypes.int32, 0, (0,)), None
         positions = positions_of_true(self.contiguous().flatten().uop, size, self.device)
         return positions, build.alu(Ops.CMPLT, positions, positions.const_like(self.numel()))
+
+
+@dataclass(frozen=True)
+class Scattered:
+    """Where values went: the mask and the positions of `_matches`."""
+
+    match: UOp
+    numbers: UOp
+    axis: int
+
+    def found(self, node: UOp) -> UOp:
+        """For each value, the element of the result at its position."""
+        shape = self.numbers.shape
+        return build.gather(
+            node, *(self.numbers if k == self.axis else build.axis_iota(shape, k) for k in range(len(shape)))
+        )
+
+    def combined(self, op: Op, values: UOp, beyond: float) -> UOp:
+        """For each position, its values combined; an axis that the index does not fill has `beyond` in the rest."""
+        rest = ((k, size) for k, size in enumerate(self.match.shape) if k != self.axis)
+        pairs = tuple((0, size - part) for (_, size), part in zip(rest, values.shape, strict=True))
+        padded = nodes.pad_with(values, pairs, beyond)
+        spread = build.reshape(padded, nodes.replace_axis(padded.shape, self.axis, 1, padded.shape[self.axis]))
+        return _combined(op, self.match, build.expand(spread, self.match.shape), self.axis)
+
+
+@dataclass(frozen=True)
+class SharedByTies:
+    """The gradient of a scatter of extremes: each is shared equally by the elements that are equal to it."""
+
+    scattered: Scattered
+    extreme: UOp
+    is_kept: UOp | None  # where the tensor's own elements stay although they are left out; None: they are not
+
+    def __call__(self, upstream: UOp, own: UOp, values: UOp) -> tuple[UOp, UOp]:
+        wide, zero = accumulate_dtype(upstream.dtype), build.const(upstream.dtype, 0)
+        is_tie = build.alu(Ops.CMPEQ, values, self.scattered.found(self.extreme))
+        is_own = build.alu(Ops.CMPEQ, own, self.extreme) if self.is_kept is None else self.is_kept
+        ties = self.scattered.combined(Ops.ADD, build.cast(is_tie, wide), 0)
+        count = build.alu(Ops.ADD, ties, build.cast(is_own, wide)).maximum(1)
+        share = build.cast(build.alu(Ops.FDIV, build.cast(upstream, wide), count), upstream.dtype)
+        return build.where(is_own, share, zero), build.where(is_tie, self.scattered.found(share), zero)
+
+
+@dataclass(frozen=True)
+class TimesOthers:
+    """The gradient of a scatter of products: for each factor the product of the others, which is that of all factors
+    but zeros divided by the factor, or 0 where another one is 0."""
+
+    scattered: Scattered
+    is_kept: UOp | None  # as in `SharedByTies`
+
+    def __call__(self, upstream: UOp, own: UOp, values: UOp) -> tuple[UOp, UOp]:
+        wide, counted = accumulate_dtype(upstream.dtype), dtypes.int32
+        zero = build.const(wide, 0)
+
+        def parts(factors: UOp) -> tuple[UOp, UOp]:
+            is_zero = build.alu(Ops.CMPEQ, build.cast(factors, wide), zero)
+            return build.where(is_zero, build.const(wide, 1), build.cast(factors, wide)), build.cast(is_zero, counted)
+
+        def times_others(factors: UOp, product: UOp, zeros: UOp, upstream: UOp) -> UOp:
+            factor, is_zero = parts(factors)
+            has_other_zero = build.alu(Ops.CMPNE, zeros, is_zero)
+            others = build.where(has_other_zero, zero, build.alu(Ops.FDIV, product, factor))
+            return build.cast(build.alu(Ops.MUL, build.cast(upstream, wide), others), values.dtype)
+
+        factors, is_zero = parts(values)
+        product, zeros = self.scattered.combined(Ops.MUL, factors, 1), self.scattered.combined(Ops.ADD, is_zero, 0)
+        if self.is_kept is None:
+            factors, is_zero = parts(own)
+            product, zeros = build.alu(Ops.MUL, product, factors), build.alu(Ops.ADD, zeros, is_zero)
+            for_own = times_others(own, product, zeros, upstream)
+        else:
+            for_own = build.where(self.is_kept, upstream, build.const(upstream.dtype, 0))
+        found = (self.scattered.found(node) for node in (product, zeros, upstream))
+        return for_own, times_others(values, *found)
 
 
 def _combined(op: Op, match: UOp, offered: UOp, axis: int, is_stored: bool = True) -> UOp:
