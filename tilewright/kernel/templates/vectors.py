@@ -50,6 +50,7 @@ from tilewright.kernel.templates.streams import (
     vectors_of_row,
 )
 from tilewright.kernel.templates.template import Opts, Plan, Template
+from tilewright.kernel.transforms.upcast import check_upcast
 
 NEAR_STEPS = tuple(range(MAX_NEAR_STEP + 1))
 # At most one row in this many is computed twice, where tiles of rows overlap.
@@ -318,7 +319,7 @@ def interleave(builder: OptBuilder, axis: UOp, phase: UOp, lanes: int) -> None:
 
 def inner_vector_axes(view: KernelView) -> list[UOp]:
     """For each reduction, and for the stores, the loop with the fewest accesses at a large stride, and of these the one
-    with the most of stride 1."""
+    with the most of stride 1. Each of the nests of loops that a custom kernel may have has its own."""
     chosen: list[UOp] = []
     for node in view.reduces:
         inside = [n for n in view.accesses if any(axis in n.ranges for axis in node.src[1:])]
@@ -327,6 +328,12 @@ def inner_vector_axes(view: KernelView) -> list[UOp]:
     rows = frozenset(axis for node in view.reduces for axis in node.ranges)
     loops = [axis for axis in view.of_kind(AxisType.LOOP) if axis not in rows and axis not in view.reduce_axes]
     chosen.extend(_best_axis(loops, list(view.stores)))
+    if not view.reduces:
+        for store in view.stores:
+            nest = [axis for axis in loops if axis in store.ranges]
+            if not any(axis in store.ranges for axis in chosen):
+                best = _best_axis(nest, [store])
+                chosen.extend(axis for axis in best if check_upcast(view, axis, 1) is None)
     return list(dict.fromkeys(chosen))
 
 

@@ -24,18 +24,20 @@ def cholesky_kernel(factor: UOp, matrix: UOp) -> UOp:
     current = factor.after(copied).after(b, k)
     pivot = current[b, k, k].load()
     divisor = root(choose(pivot > 0.0, pivot, float("nan"), matrix.dtype))
-    left, right = loops.over(k), k + (rest := loops.over(size - k))
-    cleared = current[b, k, left].store(0.0).end(left)
-    scaled = current[b, k, right].store(current[b, k, right] / divisor).end(rest)
+    # Whole rows, of a size that is known, so that they are vectors. What is changed below the diagonal is cleared when
+    # its row is scaled.
+    column = loops.over(size)
+    own = choose(column < k, 0.0, current[b, k, column] / divisor, matrix.dtype)
+    scaled = current[b, k, column].store(own).end(column)
     if size == 1:
         return scaled.end(k).end(b).sink(arg=KernelInfo("cholesky"))
     current = current.after(scaled)
     row = k + 1 + (below := loops.over(size - 1 - k))
-    column = row + (beside := loops.over(size - row))
+    column = loops.over(size)
     current = current.after(below)
     change = current[b, k, row] * current[b, k, column]
-    updated = current[b, row, column].store(current[b, row, column] - change).end(beside).end(below)
-    return UOp.group(cleared, updated).end(k).end(b).sink(arg=KernelInfo("cholesky"))
+    updated = current[b, row, column].store(current[b, row, column] - change).end(column).end(below)
+    return updated.end(k).end(b).sink(arg=KernelInfo("cholesky"))
 
 
 @functools.lru_cache(MAX_KERNELS)
@@ -76,10 +78,13 @@ def _lu_steps(loops: Loops, b: UOp, factors: UOp, order: UOp, sign: UOp, matrix:
     kept = current[b, row, k].store(factor)
     if columns == 1:
         return UOp.group(kept.end(below), reordered, signed).end(k)
-    column = k + 1 + (beside := loops.over(columns - 1 - k))
-    change = factor * current[b, k, column]
-    updated = current[b, row, column].store(current[b, row, column] - change).end(beside)
-    return UOp.group(UOp.group(kept, updated).end(below), reordered, signed).end(k)
+    # Whole rows, of a size that is known, so that they are vectors.
+    column = loops.over(columns)
+    current = current.after(kept)
+    value = current[b, row, column].load()
+    changed = choose(column > k, value - factor * current[b, k, column], value, value.dtype)
+    updated = current[b, row, column].store(changed).end(column)
+    return UOp.group(updated.end(below), reordered, signed).end(k)
 
 
 def _find_pivot(loops: Loops, current: UOp, b: UOp, k: UOp) -> UOp:

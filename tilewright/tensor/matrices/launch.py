@@ -1,12 +1,16 @@
 """Launching the kernels of linear algebra. In: non-empty tensors of matrices (batch, rows, columns). Out: the results
 of the kernels, and tensors whose gradient is a formula for the whole factorisation.
 
+A kernel factorises each matrix in one thread. Where a card would take longer for that than copying the matrices to the
+host, and a core of the host for the kernel, the kernel runs there (docs/decisions/0049).
+
 A factorisation is several kernels, which have no useful gradients by themselves. So its results are computed from
 detached values, and `with_gradient` copies them in one more kernel that has the gradient rule."""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
@@ -16,10 +20,13 @@ from tilewright.engine.memory.parts import layout_of
 from tilewright.graph import build
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp
+from tilewright.runtime.device import open_driver
 from tilewright.tensor.core.base import TensorBase
 from tilewright.tensor.matrices.loops import MAX_KERNELS, Loops
 
 T = TypeVar("T", bound=TensorBase)
+
+HOST = "CPU"
 
 
 def run_kernel(
@@ -30,6 +37,86 @@ def run_kernel(
     example = cast(Any, next((tensor for tensor in known if _is_divided(tensor)), known[0]))
     given = [empty(example, each) if isinstance(each, tuple) else _as_divided(each, example) for each in tensors]
     return cast("list[T]", given[0].custom_kernel(*given[1:], fxn=kernel, grad_fxn=gradient))
+
+
+# What a step of a factorisation takes: a thread of a card waits for memory in each, and a core of the host computes
+# vectors. Measured on an H200 and an x86-64 core, in seconds; and a copy to the host and back, with the wait for it.
+CARD_STEP, HOST_STEP = 6e-8, 1e-10
+COPY_SECONDS, COPY_BYTES_PER_SECOND = 1e-4, 1e10
+CARD_THREADS = 1 << 14  # matrices that are factorised at the same time
+# From this many steps for a matrix on, blocks take less time than one kernel, outside of jit too, where their graph is
+# made at each call.
+MIN_STEPS = 1 << 28
+
+
+def prefers_host(*matrices: Any) -> bool:
+    """Whether the host is estimated to factorise these matrices of a card sooner."""
+    device = matrices[0].device
+    if not isinstance(device, str):
+        return False
+    target = open_driver(device).target
+    if not target.has_local or target.is_reference:
+        return False
+    batch, steps = matrices[0].shape[0], _steps(*matrices)
+    nbytes = sum(math.prod(each.shape) * each.dtype.itemsize for each in matrices)
+    on_card = steps * CARD_STEP * -(-batch // CARD_THREADS)
+    with_host = batch * steps * HOST_STEP + COPY_SECONDS + 2 * nbytes / COPY_BYTES_PER_SECOND
+    return bool(with_host < on_card)
+
+
+def on_host(matrices: T, factorise: Callable[[T], Any]) -> Any:
+    """The list or tuple of results that `factorise` gives on the host, on the device of the matrices."""
+    found = factorise(cast(Any, matrices).to(HOST))
+    return type(found)(each.to(matrices.device) for each in found)
+
+
+def _steps(*matrices: Any) -> int:
+    """About how many products factorising each matrix of a batch takes, with right-hand sides where there are any."""
+    _, rows, columns = matrices[0].shape
+    return int(rows * columns * max(each.shape[2] for each in matrices))
+
+
+def is_large(work: float, *matrices: Any) -> bool:
+    """Whether blocks take less time on the host than one kernel. `work` is what a step takes in the kernel, relative to
+    what the graph of the blocks takes."""
+    device = matrices[0].device
+    if (
+        not isinstance(device, str)
+        or not open_driver(device).target.has_threads
+        or open_driver(device).target.has_local
+    ):
+        return False
+    return work * _steps(*matrices) >= MIN_STEPS
+
+
+def factorise(
+    kernel: Callable[..., UOp],
+    *tensors: T | tuple[int, ...],
+    blocked: Callable[..., list[Any]],
+    gradient: Callable[..., Any],
+    work: float = 1.0,
+) -> list[T]:
+    """`run_kernel`; on the host where that takes less time, and in blocks where the matrices are large: `blocked` gives
+    the outputs of the kernel, of which the last is given as a shape. Those are then copied by a kernel on the device,
+    which has the gradient: the formula of it runs there."""
+    count = 1 + max(number for number, each in enumerate(tensors) if isinstance(each, tuple))
+    inputs = cast("tuple[Any, ...]", tensors[count:])
+    device = inputs[0].device
+    is_moved = prefers_host(*inputs)
+    moved = [each.detach().to(HOST) if is_moved else each.detach() for each in inputs]
+    if is_large(work, *moved):
+        found = blocked(*moved)
+    elif is_moved:
+        outputs = [each if isinstance(each, tuple) else cast(Any, each).to(HOST) for each in tensors[:count]]
+        found = run_kernel(kernel, *outputs, *moved)[:count]
+    else:
+        return run_kernel(kernel, *tensors, gradient=gradient)
+    found = [each.to(device) for each in found]
+    shapes = tuple(each.shape for each in found)
+    flat = [each.reshape(each.shape[0], -1) for each in found]
+    rule = Elsewhere(gradient, shapes)
+    made = run_kernel(_COPIES[count], *(empty(each, each.shape) for each in flat), *flat, *inputs, gradient=rule)
+    return [*(cast(Any, each).reshape(shape) for each, shape in zip(made, shapes)), *inputs]
 
 
 def empty(example: Any, shape: tuple[int, ...], dtype: DType | None = None) -> Any:
@@ -78,7 +165,7 @@ def copy_kernel(*memory: UOp, count: int) -> UOp:
     return UOp.group(*effects).sink(arg=KernelInfo("copy_factors"))
 
 
-_COPIES = {count: functools.partial(copy_kernel, count=count) for count in range(1, 4)}
+_COPIES = {count: functools.partial(copy_kernel, count=count) for count in range(1, 5)}
 
 
 def with_gradient(values: Sequence[T], inputs: Sequence[T], rule: Callable[..., Sequence[Any]]) -> list[T]:
@@ -90,6 +177,29 @@ def with_gradient(values: Sequence[T], inputs: Sequence[T], rule: Callable[..., 
     gradient = WithGradient(rule, tuple(shape[1:] for shape in shapes))
     made = run_kernel(_COPIES[count], *(each.shape for each in flat), *flat, *inputs, gradient=gradient)
     return [cast(Any, each).reshape(shape) for each, shape in zip(made[:count], shapes)]
+
+
+class Elsewhere:
+    """The rule of a kernel whose outputs were computed elsewhere, as the gradient of the kernel that copies them."""
+
+    def __init__(self, rule: Callable[..., Sequence[Any]], shapes: tuple[tuple[int, ...], ...]) -> None:
+        self._key = (rule, shapes)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Elsewhere) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __call__(self, gradients: Any, *tensors: Any) -> list[Any]:
+        rule, shapes = self._key
+        count = len(shapes)
+        arrived = gradients if isinstance(gradients, list) else [gradients]
+        arrived = [each.reshape(shape) for each, shape in zip(arrived, shapes)]
+        outputs = [each.reshape(shape) for each, shape in zip(tensors, shapes)]
+        given = arrived if isinstance(gradients, list) else arrived[0]
+        found = rule(given, *outputs, *tensors[2 * count :])
+        return [*found[:count], *[None] * count, *found[count:]]
 
 
 class WithGradient:

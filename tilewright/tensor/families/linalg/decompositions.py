@@ -58,14 +58,15 @@ class DecomposeMixin(ProductsMixin):
         """The lower triangular L with L @ L.T equal to this symmetric positive definite matrix, or with `upper` the
         upper triangular R with R.T @ R. Only that triangle is read. Where the matrix is not positive definite, the
         factor is NaN from the first row that shows it."""
-        from tilewright.tensor.matrices import factors, launch
+        from tilewright.tensor.matrices import blocks, factors, launch
 
         self._check_matrices("cholesky", is_square=True)
         if 0 in self.shape:
             return self._no_elements(*self.shape[-2:])
         batch = self._batch("cholesky")
         source = batch if upper else batch.mT
-        factor, _ = launch.run_kernel(factors.cholesky_kernel, source.shape, source, gradient=_cholesky_rule)
+        ways: dict[str, Any] = {"blocked": blocks.cholesky, "gradient": _cholesky_rule, "work": 0.75}
+        factor, _ = launch.factorise(factors.cholesky_kernel, source.shape, source, **ways)
         return self._from_batch(factor if upper else factor.mT)
 
     # ------------------------------------------------------------ QR
@@ -98,8 +99,12 @@ class DecomposeMixin(ProductsMixin):
 
     def _orthogonal(self, width: int) -> tuple[Self, Self]:
         """The first `width` columns of Q, and R, of a batch."""
-        from tilewright.tensor.matrices import householder, launch
+        from tilewright.tensor.matrices import blocks, householder, launch
 
+        if launch.is_large(8.0, self):
+            return blocks.orthogonal(self, width)
+        if launch.prefers_host(self):
+            return launch.on_host(self, lambda moved: moved._orthogonal(width))  # type: ignore[no-any-return]
         batch, rows, columns = self.shape
         least = min(rows, columns)
         reflections, scales, _ = launch.run_kernel(householder.qr_kernel, self.shape, (batch, least), self)
@@ -148,6 +153,8 @@ class DecomposeMixin(ProductsMixin):
         """The sorted eigenvalues of a batch and, as rows, the eigenvectors."""
         from tilewright.tensor.matrices import householder, launch, rotations
 
+        if launch.prefers_host(self):
+            return launch.on_host(self, lambda moved: moved._eigen(has_vectors))  # type: ignore[no-any-return]
         batch, size, _ = self.shape
         row = (batch, size)
         work, diagonal, beside, scales, unit, _ = launch.run_kernel(
@@ -236,6 +243,8 @@ class DecomposeMixin(ProductsMixin):
         """S, U.T and V.T of a batch of square matrices, or S alone."""
         from tilewright.tensor.matrices import householder, launch, rotations
 
+        if launch.prefers_host(self):
+            return launch.on_host(self, lambda moved: moved._square_singular(has_vectors))  # type: ignore[no-any-return]
         batch, size, _ = self.shape
         row = (batch, size)
         work, diagonal, beside, left, right, unit, _ = launch.run_kernel(

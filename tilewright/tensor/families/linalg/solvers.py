@@ -16,6 +16,8 @@ from tilewright.tensor.core.checks import broadcast_shape, check_whole
 from tilewright.tensor.core.modes import modes
 from tilewright.tensor.families.linalg.decompositions import DecomposeMixin
 
+LU_WORK = 0.4  # see `launch.is_large`
+
 
 class Slogdet(NamedTuple):
     """The result of `slogdet`."""
@@ -72,14 +74,16 @@ class SolveMixin(DecomposeMixin):
 
     def _solve_batch(self, right: Self) -> Self:
         """The solution for a batch of matrices and of right-hand sides."""
-        from tilewright.tensor.matrices import factors, launch
+        from tilewright.tensor.matrices import blocks, factors, launch
 
         if 0 in right.shape:
             return right * 0.0
         batch, size, _ = self.shape
         order = launch.empty(self, (batch, size), dtypes.int32)
         arguments = (right.shape, self.shape, order, (batch,), self, right)
-        found: list[Self] = launch.run_kernel(factors.solve_kernel, *arguments, gradient=_solve_rule)
+        found: list[Self] = launch.factorise(
+            factors.solve_kernel, *arguments, blocked=blocks.solve, gradient=_solve_rule, work=LU_WORK
+        )
         return found[0]
 
     def solve_triangular(self, B: Self, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Self:
@@ -107,12 +111,14 @@ class SolveMixin(DecomposeMixin):
 
     def _solve_triangle(self, right: Self, is_upper: bool, is_unit: bool) -> Self:
         """The solution for a batch of triangular matrices and of right-hand sides."""
-        from tilewright.tensor.matrices import factors, launch
+        from tilewright.tensor.matrices import blocks, factors, launch
 
         if 0 in right.shape:
             return right * 0.0
         kernel, rule = factors.TRIANGULAR_KERNELS[is_upper, is_unit], _TRIANGULAR_RULES[is_upper, is_unit]
-        found: list[Self] = launch.run_kernel(kernel, right.shape, self, right, gradient=rule)
+        ways: dict[str, Any] = {"blocked": blocks.TRIANGULAR[is_upper, is_unit], "gradient": rule}
+        share = min(1.0, right.shape[2] / self.shape[2])
+        found: list[Self] = launch.factorise(kernel, right.shape, self, right, **ways, work=share)
         return found[0]
 
     def cholesky_solve(self, L: Self, upper: bool = False) -> Self:
@@ -140,7 +146,7 @@ class SolveMixin(DecomposeMixin):
     def det(self) -> Self:
         """The determinant of a square matrix. Its gradient is the matrix of cofactors, also for a singular matrix of
         rank n - 1."""
-        from tilewright.tensor.matrices import factors, launch
+        from tilewright.tensor.matrices import blocks, factors, launch
 
         self._check_matrices("det", is_square=True)
         if 0 in self.shape:
@@ -150,7 +156,13 @@ class SolveMixin(DecomposeMixin):
         order = launch.empty(matrix, (batch, size), dtypes.int32)
         arguments: tuple[Any, ...] = ((batch,), matrix.shape, order, (batch,), matrix)
         return self._from_batch(
-            launch.run_kernel(factors.determinant_kernel, *arguments, gradient=_determinant_rule)[0]
+            launch.factorise(
+                factors.determinant_kernel,
+                *arguments,
+                blocked=blocks.determinant,
+                gradient=_determinant_rule,
+                work=LU_WORK,
+            )[0]
         )
 
     def slogdet(self) -> Slogdet:
@@ -174,12 +186,15 @@ class SolveMixin(DecomposeMixin):
 
     def _lu(self, name: str) -> tuple[Self, Self, Self]:
         """For a batch: L below the diagonal and U above it, the permutation of the rows, and its sign."""
-        from tilewright.tensor.matrices import factors, launch
+        from tilewright.tensor.matrices import blocks, factors, launch
 
         matrix = self._batch(name)
         batch, rows, _ = matrix.shape
         order = launch.empty(matrix, (batch, rows), dtypes.int32)
-        found = launch.run_kernel(factors.lu_kernel, matrix.shape, order, (batch,), matrix, gradient=_lu_rule)
+        outputs = (matrix.shape, order, (batch,))
+        found = launch.factorise(
+            factors.lu_kernel, *outputs, matrix, blocked=blocks.lu, gradient=_lu_rule, work=LU_WORK
+        )
         return found[0], found[1], found[2]
 
     def lu(self) -> tuple[Self, Self, Self]:
