@@ -1,5 +1,6 @@
-"""What the programs of `bench/programs.py` are made of. In: a loss that is written once for both libraries, its sizes,
-and a library. Out: a step, which gives the loss and the gradient of each parameter."""
+"""What the programs of `bench/programs.py` are made of. In: a function that is written once for both libraries, its
+sizes, and a library. Out: a call, which gives what the function returns: the loss of one that trains, and the gradient
+of each parameter, or the results of one that does not."""
 
 from __future__ import annotations
 
@@ -15,18 +16,19 @@ from bench.models import Sizes
 from bench.network_rows import Array, sizes_of
 from bench.networks import WIDER
 from bench.sweep import numbers_of_ours, numbers_of_torch, placed
-from tilewright import Tensor, dtypes
+from tilewright import Tensor, dtypes, fft, linalg
 from tilewright.nn import functional
 
 CREATORS = ("arange", "eye", "full", "ones", "zeros")
+WIDE = ("eye", "ones", "zeros")  # have a float dtype where none is stated
 
 # ---------------------------------------------------------------- libraries
 
 
 class Library:
     """Functions by the names they have in `torch`; `F` has those of `torch.nn.functional`. Tensors that they create are
-    on the library's device. Parameters and inputs have the library's dtype; `wide` is float32, or float64 where that is
-    the dtype."""
+    on the library's device; zeros and ones have the dtype `wide` where none is stated. Parameters and inputs have the
+    library's dtype; `wide` is float32, or float64 where that is the dtype."""
 
     F: Any
     device: str
@@ -35,6 +37,8 @@ class Library:
 
     def __getattr__(self, name: str) -> Any:
         function = self.function(name)
+        if name in WIDE:
+            return partial(function, device=self.device, dtype=self.wide)
         return partial(function, device=self.device) if name in CREATORS else function
 
     def function(self, name: str) -> Any:
@@ -49,8 +53,12 @@ class Library:
         """The tensor in at least float32: a reference in float64 keeps its width."""
         raise NotImplementedError
 
-    def results(self, loss: Any, parameters: list[Any]) -> list[Any]:
-        """The loss and its gradients, computed."""
+    def gradients(self, loss: Any, parameters: list[Any]) -> list[Any]:
+        """Of the loss, in the order of the parameters."""
+        raise NotImplementedError
+
+    def computed(self, results: list[Any]) -> list[Any]:
+        """The results, when their kernels have been launched."""
         raise NotImplementedError
 
     def numbers(self, tensor: Any) -> Array:
@@ -82,8 +90,11 @@ class TorchLibrary(Library):
     def widen(self, tensor: Any) -> Any:
         return tensor.to(self.wide)
 
-    def results(self, loss: Any, parameters: list[Any]) -> list[Any]:
-        return [loss.detach(), *self.torch.autograd.grad(loss, parameters)]
+    def gradients(self, loss: Any, parameters: list[Any]) -> list[Any]:
+        return list(self.torch.autograd.grad(loss, parameters))
+
+    def computed(self, results: list[Any]) -> list[Any]:
+        return [result.detach() for result in results]
 
     def numbers(self, tensor: Any) -> Array:
         return numbers_of_torch(tensor)
@@ -100,7 +111,7 @@ class OurLibrary(Library):
         if name in ("cat", "stack"):
             join = getattr(Tensor, name)
             return lambda parts, axis=0: join(*parts, dim=axis)
-        return getattr(Tensor, name)
+        return {"fft": fft, "linalg": linalg}.get(name) or getattr(Tensor, name)
 
     def tensor(self, array: Array, is_parameter: bool) -> Tensor:
         array = array if array.dtype == np.float32 else array.astype(np.int32)
@@ -112,8 +123,10 @@ class OurLibrary(Library):
     def widen(self, tensor: Any) -> Any:
         return tensor.cast(self.wide)
 
-    def results(self, loss: Any, parameters: list[Any]) -> list[Any]:
-        results = [loss, *loss.gradient(*parameters)]
+    def gradients(self, loss: Any, parameters: list[Any]) -> list[Any]:
+        return list(loss.gradient(*parameters))
+
+    def computed(self, results: list[Any]) -> list[Any]:
         Tensor.realize(*results)
         return results
 
@@ -181,46 +194,57 @@ def _generator(name: str) -> np.random.Generator:
 
 @dataclass(frozen=True)
 class Program:
-    """A loss, as a function of a library, its `F`, what the program is given, and the sizes of a scale."""
+    """A function of a library, its `F`, what the program is given, and the sizes of a scale. It returns a loss where it
+    trains, else its results."""
 
-    loss: Callable[..., Any]
+    function: Callable[..., Any]
     sizes: dict[str, Sizes]
+    trains: bool = True
 
     @property
     def name(self) -> str:
-        return self.loss.__name__
+        return self.function.__name__
 
     @property
     def title(self) -> str:
-        return (self.loss.__doc__ or self.name).split(".")[0]
+        return (self.function.__doc__ or self.name).split(".")[0]
+
+    def results(self, library: Library, given: Given, scale: str) -> list[Any]:
+        """What the function returns, as a list."""
+        found = self.function(library, library.F, given, **self.sizes[scale])
+        return list(found) if isinstance(found, tuple) else [found]
 
 
 def program(**sizes: int | tuple[int, ...]) -> Callable[[Callable[..., Any]], Program]:
-    """A program whose sizes are a number for all scales, or one for a card, a host and tests."""
-
-    def of(loss: Callable[..., Any]) -> Program:
-        return Program(loss, sizes_of(**sizes))
-
-    return of
+    """A program that trains, whose sizes are a number for all scales, or one for a card, a host and tests."""
+    return lambda loss: Program(loss, sizes_of(**sizes))
 
 
-def step_of(
+def computation(**sizes: int | tuple[int, ...]) -> Callable[[Callable[..., Any]], Program]:
+    """A program without gradients, in float32 on every device."""
+    return lambda function: Program(function, sizes_of(**sizes), trains=False)
+
+
+def call_of(
     program: Program, scale: str, library: Library, transform: Callable[[Any], Any] | None = None
 ) -> tuple[Callable[[], list[Any]], list[str]]:
-    """A call that gives the loss and the gradient of each parameter, and their names. `transform` is a compiler's, of
-    the function that computes the loss."""
-    sizes = program.sizes[scale]
+    """A call that gives the results of a program, and their names: the loss and the parameters of one that trains.
+    `transform` is a compiler's, of the program's function."""
     maker = Maker(library)
-    program.loss(library, library.F, maker, **sizes)
+    first = program.results(library, maker, scale)
     given = Given(maker.parameters, maker.inputs)
     parameters = list(given.parameters.values())
 
-    def loss() -> Any:
-        return program.loss(library, library.F, given, **sizes)
+    def results() -> list[Any]:
+        return program.results(library, given, scale)
 
-    computed = transform(loss) if transform else loss
+    function = transform(results) if transform else results
 
-    def step() -> list[Any]:
-        return library.results(computed(), parameters)
+    def call() -> list[Any]:
+        found = function()
+        if program.trains:
+            found = [*found, *library.gradients(found[0], parameters)]
+        return library.computed(found)
 
-    return step, ["loss", *given.parameters]
+    names = ["loss", *given.parameters] if program.trains else [f"result {at}" for at in range(len(first))]
+    return call, names

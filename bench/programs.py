@@ -1,14 +1,15 @@
-"""Training programs as strangers write them, beside torch: a loss and its gradients, compared and then timed.
+"""Programs as strangers write them, beside torch: the results, or a loss and its gradients, compared and then timed.
 
     python -m bench.programs [--device CPU|CUDA] [--scale host|card|tiny] [--rows nerf,vae] [--torch eager|compiled]
                              [--seconds S] [--kernels N] [--clock wall|cpu] [--json FILE]
 
 In: a device, and torch on the same one. Out: a line for each program, then the geometric mean of torch's time by ours
-and the rows under 1; JSON where asked for. A program is one function for both libraries, and ours is jitted. The loss
-and each gradient are compared with torch's in a wider dtype before anything is timed: one whose error is above the
-tolerance and several times that of torch in the same dtype makes the row wrong, and the exit status 1. Several rows run
-in a process of their own, with caches that are empty at the start. `--kernels N` lists the N kernels of each of our
-steps that take the longest. Both multiply float32 in full; ALLOW_TF32=1 lets both use TF32.
+and the rows under 1; JSON where asked for. A program is one function for both libraries, and ours is jitted. Those that
+train are compared by their loss and each gradient, the others, in float32, by their results, with torch's in a wider
+dtype, before anything is timed: a row with an error above the tolerance and several times that of torch in the same
+dtype is wrong, and the exit status 1. Several rows run in a process of their own, with caches that are empty at the
+start. `--kernels N` lists the N kernels of each of our programs that take the longest. Both multiply float32 in full;
+ALLOW_TF32=1 lets both use TF32.
 """
 
 from __future__ import annotations
@@ -20,24 +21,38 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench import programs_of_attention, programs_of_images, programs_of_sequences, programs_of_sets
+from bench import (
+    programs_of_attention,
+    programs_of_data,
+    programs_of_images,
+    programs_of_sequences,
+    programs_of_sets,
+    programs_of_simulations,
+)
 from bench.measuring import CLOCKS, steady_seconds
 from bench.network_rows import SCALE_NAMES, SCALES, Array
 from bench.networks import ERROR_MARGIN, ROOT, SECONDS, TIMEOUT_SECONDS, TOLERANCE, empty_caches
-from bench.program_kit import OurLibrary, Program, TorchLibrary, step_of
+from bench.program_kit import OurLibrary, Program, TorchLibrary, call_of
 from bench.slowest import slowest_kernels
 from bench.sweep import error_of, ratio, rows_in_batches
 from tilewright import Context, jit
 from tilewright.base.config import options
 from tilewright.runtime.device import open_driver
 
-_MODULES = (programs_of_images, programs_of_sequences, programs_of_attention, programs_of_sets)
+_MODULES = (
+    programs_of_images,
+    programs_of_sequences,
+    programs_of_attention,
+    programs_of_sets,
+    programs_of_simulations,
+    programs_of_data,
+)
 PROGRAMS = {
     member.name: member for module in _MODULES for member in vars(module).values() if isinstance(member, Program)
 }
@@ -52,10 +67,10 @@ REPLAYS = 3  # before results are compared
 
 
 def errors_of(names: list[str], found: list[Array], expected: list[Array], dtype: str) -> dict[str, float]:
-    """The relative error of each result by its name: the loss, then gradients. The error of a gradient that is zero but
-    for rounding, such as that of a bias before a norm, is relative to the largest gradient."""
+    """The relative error of each result by its name. The error of a gradient, which comes after the loss, that is zero
+    but for rounding, such as that of a bias before a norm, is relative to the largest gradient."""
     norms = [float(np.linalg.norm(array)) for array in expected]
-    largest = max(norms[1:])
+    largest = max(norms[1:], default=0.0) if names[0] == "loss" else 0.0
     errors = {}
     for at, name in enumerate(names):
         if at and norms[at] < ZERO_SHARE[dtype] * largest:
@@ -76,7 +91,7 @@ def results_of_torch(program: Program, scale: str, device: str, dtype: str) -> t
     results = []
     for is_reference in (True, False):
         library = TorchLibrary(device, dtype, is_reference)
-        step, _ = step_of(program, scale, library)
+        step, _ = call_of(program, scale, library)
         results.append([library.numbers(tensor) for tensor in step()])
     return results[0], results[1]
 
@@ -108,7 +123,7 @@ def measure(program: Program, job: Job) -> dict[str, Any]:
     torch.cuda.empty_cache()  # a card's memory is ours next
     with Context(DEVICE=job.device):
         library, driver = OurLibrary(job.device, job.dtype), open_driver(job.device)
-        step, names = step_of(program, job.scale, library)
+        step, names = call_of(program, job.scale, library)
         call = jit(step)
         start = clock()
         found = call()
@@ -134,7 +149,7 @@ def seconds_of_torch(program: Program, job: Job) -> float:
     import torch
 
     transform = torch.compile if job.mode == "compiled" else None
-    step, _ = step_of(program, job.scale, TorchLibrary(job.device, job.dtype), transform)
+    step, _ = call_of(program, job.scale, TorchLibrary(job.device, job.dtype), transform)
     synchronize = torch.cuda.synchronize if job.device.startswith("CUDA") else (lambda: None)
     return steady_seconds(step, synchronize, job.seconds, CLOCKS[job.clock])
 
@@ -147,10 +162,11 @@ def work(names: list[str], job: Job) -> None:
     for name in names:
         program = PROGRAMS[name]
         row: dict[str, Any] = {"row": name, "title": program.title, "sizes": program.sizes[job.scale]}
-        row["dtype"] = job.dtype
+        job_of_row = job if program.trains else replace(job, dtype="float32")
+        row["dtype"] = job_of_row.dtype
         print(json.dumps(row | {"started": True}), flush=True)
         try:
-            row |= measure(program, job)
+            row |= measure(program, job_of_row)
         except Exception as error:  # one row's failure is reported in its line, the others still run
             row["failure"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         print(json.dumps(row), flush=True)

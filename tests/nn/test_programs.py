@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bench import programs
-from bench.program_kit import Library, OurLibrary, Program, TorchLibrary, step_of
+from bench.program_kit import Library, OurLibrary, Program, TorchLibrary, call_of
 from bench.programs import PROGRAMS
 from tilewright import Context, jit
 
@@ -26,7 +26,7 @@ def test_a_program_agrees_with_torch_and_a_replay_has_the_same_bits(name: str) -
     expected, of_torch = programs.results_of_torch(PROGRAMS[name], "tiny", "CPU", "float32")
     with Context(DEVICE="CPU"):
         library = OurLibrary("CPU", "float32")
-        step, names = step_of(PROGRAMS[name], "tiny", library)
+        step, names = call_of(PROGRAMS[name], "tiny", library)
         call = jit(step)
         calls = [[library.numbers(tensor) for tensor in call()] for _ in range(programs.REPLAYS)]
     assert len(names) == len(expected) > 1
@@ -50,10 +50,10 @@ def spoiled(name: str, change: float) -> Program:
     program = PROGRAMS[name]
 
     def loss(ops: Library, *given: Any, **sizes: int) -> Any:
-        return program.loss(ops, *given, **sizes) * (change if isinstance(ops, OurLibrary) else 1.0)
+        return program.function(ops, *given, **sizes) * (change if isinstance(ops, OurLibrary) else 1.0)
 
     loss.__name__ = name
-    return dataclasses.replace(program, loss=loss)
+    return dataclasses.replace(program, function=loss)
 
 
 def test_a_program_is_timed_and_its_kernels_are_listed() -> None:
