@@ -26,7 +26,7 @@ from tilewright.schedule.fusion.small_factors import order_small_factors
 from tilewright.schedule.fusion.transposed import operands_to_transpose
 from tilewright.schedule.fusion.uses import Plan
 from tilewright.schedule.preparation.checks import keep_checks
-from tilewright.schedule.preparation.devices import find_devices
+from tilewright.schedule.preparation.devices import find_devices, place_constants
 from tilewright.schedule.preparation.prepare import prepare_graph, storage_node
 from tilewright.schedule.steps.launches import check_joined, join_launches
 from tilewright.schedule.steps.memory import place_temps
@@ -87,6 +87,10 @@ class Scheduling:
 
     def max_buffers(self, root: UOp) -> int:
         return self.facts_of(root).max_buffers
+
+
+def place_shared(state: Scheduling) -> None:
+    state.outputs = place_constants(state.outputs, state.params, state.device)
 
 
 def lower_checks(state: Scheduling) -> None:
@@ -179,6 +183,7 @@ def place_memory(state: Scheduling) -> None:
 
 
 PASSES: tuple[Pass[Scheduling], ...] = (
+    Pass("place_constants", place_shared, "a verified graph", "a value of constants for each device that reads it"),
     Pass("lower_checks", lower_checks, "a verified graph", "CHECK only where the device supports it"),
     Pass(
         "order_computed",
