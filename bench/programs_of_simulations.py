@@ -207,19 +207,6 @@ def power_iteration(ops: Library, F: Any, given: Given, samples: int, width: int
     return (x @ way).var(), way * way
 
 
-@computation(side=(2048, 400, 24), rounds=(20, 20, 4))
-def sinkhorn(ops: Library, F: Any, given: Given, side: int, rounds: int) -> Any:
-    """Transport between two sets of points, by rounds of normalisation in logarithms."""
-    first, second = given.values("first", side, 3), given.values("second", side, 3)
-    cost = ((first.unsqueeze(1) - second.unsqueeze(0)) ** 2).sum(-1) / 0.5
-    rows, columns = 0 * cost[:, 0], 0 * cost[0]
-    for _ in range(rounds):
-        rows = -ops.logsumexp(columns.unsqueeze(0) - cost, 1) - math.log(side)
-        columns = -ops.logsumexp(rows.unsqueeze(1) - cost, 0) - math.log(side)
-    plan = ops.exp(rows.unsqueeze(1) + columns.unsqueeze(0) - cost)
-    return (plan * cost).sum(), plan.sum(1)
-
-
 @computation(tracks=(65536, 4096, 16), steps=(30, 30, 4))
 def kalman(ops: Library, F: Any, given: Given, tracks: int, steps: int) -> Any:
     """Positions and speeds of many tracks, from positions with noise."""

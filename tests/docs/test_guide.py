@@ -120,10 +120,22 @@ def passes_gradients_through_an_argument() -> None:
 
 def makes_tensors() -> None:
     array = np.ones(1, np.float32)
-    results, was_replayed = results_of(lambda x: x + Tensor(array))
-    assert not was_replayed
-    assert results[-1].item() == CALLS
-    assert results_of(lambda x, other: x + other, Tensor(array))[1]
+    for function in (
+        lambda x: x + Tensor([1.0]),
+        lambda x: x + Tensor(array),
+        lambda x: x[[0]] + np.ones(1, np.float32),
+    ):
+        results, was_replayed = results_of(function)
+        assert was_replayed
+        assert results[-1].item() == CALLS
+
+
+def shares_memory() -> None:
+    array = np.ones(1, np.float32)
+    for function in (lambda x: x + Tensor(array, copy=False), lambda x: Tensor.from_dlpack(array) + x):
+        results, was_replayed = results_of(function)
+        assert not was_replayed
+        assert results[-1].item() == CALLS
 
 
 def keeps_a_tensor() -> None:
@@ -155,7 +167,8 @@ JIT_ROWS: dict[str, Callable[[], None]] = {
     "takes numbers": takes_values,
     "has other side effects in Python": has_effects,
     "reads a tensor on the host": reads_the_host,
-    "makes a tensor from an array": makes_tensors,
+    "makes a tensor from a list": makes_tensors,
+    "makes a tensor that shares memory": shares_memory,
     "stores a tensor in a place": keeps_a_tensor,
     "is a generator": is_a_generator,
 }
