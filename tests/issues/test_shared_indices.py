@@ -49,6 +49,20 @@ def test_no_table_of_places_is_stored(make: Callable[[int], Tensor], most: int, 
     assert largest(make(rounds)) <= most
 
 
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_computed_index_is_computed_in_vectors(is_shared: bool) -> None:
+    """The loop over terms would compute it one element at a time, whether it is used elsewhere too or not."""
+    x = Tensor(generator.standard_normal(4096, dtype=np.float32)).realize()
+    levels = (x.sigmoid() * 255.999).int()
+    counts = Tensor.zeros(256).scatter_add(0, levels, Tensor.ones(4096))
+    results = [counts, counts[levels]] if is_shared else [counts]
+    for item in schedule([each.uop for each in results], "CPU").items:
+        assert item.ast is not None
+        ops = {node.op for node in toposort(item.ast)}
+        assert not {Ops.REDUCE, Ops.EXP2} <= ops
+    np.testing.assert_array_equal(counts.numpy(), np.bincount(levels.numpy(), minlength=256))
+
+
 # ---------------------------------------------------------------- gradients
 
 

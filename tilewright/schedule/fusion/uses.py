@@ -204,6 +204,8 @@ def _push_elementwise(node: UOp, use: Use, plan: Plan) -> None:
     """A 0-d source is read at every element."""
     if use.in_short and node.op is not Ops.CAST:
         use = use._replace(in_short=False)
+    if node in plan.walked and use.root is not node:  # what it is computed from is computed one by one too
+        plan.walked.update(map(without_views, node.src))
     most = 0 if node in plan.last_writers else plan.compared_bytes
     named = walked_index(node, use, most) if plan.compared_bytes and node.op is Ops.CMPEQ else None
     for src in node.src:
