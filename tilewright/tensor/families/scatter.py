@@ -5,12 +5,12 @@ ALLOW_FLOAT_ATOMICS lets float sums be added in any order."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Self
 
 from tilewright.base.config import options
 from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.base.errors import DTypeError, IndexingError, ShapeError
+from tilewright.base.records import record
 from tilewright.graph import build, marks
 from tilewright.graph.gradients.gather import flat_number, stored_if_large
 from tilewright.graph.ops import Ops, reduce_identity
@@ -195,7 +195,7 @@ class ScatterMixin(Family):
         return positions, build.alu(Ops.CMPLT, positions, positions.const_like(self.numel()))
 
 
-@dataclass(frozen=True)
+@record
 class Scattered:
     """Where values went: the mask and the positions of `_matches`."""
 
@@ -219,7 +219,7 @@ class Scattered:
         return _combined(op, self.match, build.expand(spread, self.match.shape), self.axis)
 
 
-@dataclass(frozen=True)
+@record
 class SharedByTies:
     """The gradient of a scatter of extremes: each is shared equally by the elements that are equal to it."""
 
@@ -237,7 +237,7 @@ class SharedByTies:
         return build.where(is_own, share, zero), build.where(is_tie, self.scattered.found(share), zero)
 
 
-@dataclass(frozen=True)
+@record
 class TimesOthers:
     """The gradient of a scatter of products: for each factor the product of the others, which is that of all factors
     but zeros divided by the factor, or 0 where another one is 0."""
