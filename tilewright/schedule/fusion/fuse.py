@@ -62,7 +62,8 @@ LONGEST_ROW = 1 << 14
 # reduces columns.
 MAX_GROUP_WORK = 1 << 15
 COLUMN_THREADS = 128
-# The elements from which a kernel that reduces along memory and stores across it takes longer than two.
+# The elements from which a kernel that reduces along memory and stores across it takes longer than two: with
+# work-groups, and on a CPU.
 MIN_CROSSING, MIN_CROSSING_ON_CPU = 1 << 18, 1 << 12
 # How often a sum may be recomputed per element inside a short sum, whose windows overlap.
 MAX_OVERLAP = 3
@@ -314,11 +315,9 @@ class _Decisions:
             return True
         is_along = self._sums_along_memory(node)
         if is_along and max_count(use.root.shape) >= (MIN_CROSSING if self.group_cores else MIN_CROSSING_ON_CPU):
-            loops, rows_of = (
-                [each for each in loops_over(use.root.shape) if each.op is Ops.RANGE],
-                ranges_of(use.element),
-            )
-            if loops and loops[-1] in rows_of and not rows_of.issuperset(loops):
+            own = ranges_of(use.element)
+            loops = [each for each in loops_over(use.root.shape) if each.op is Ops.RANGE]
+            if loops and loops[-1] in own and not own.issuperset(loops):
                 return False  # adjacent elements are of different rows: each would be stored to a line of its own
         if not self.group_cores:
             if rows >= ENOUGH_ROWS or self.facts[node].reduce_work <= SMALL_REDUCTION:
