@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 
 from tilewright.base.dtype import DType
 from tilewright.base.errors import UnsupportedError
+from tilewright.base.records import record
 from tilewright.engine.memory.parts import layout_of
 from tilewright.graph import build
 from tilewright.graph.records import KernelInfo
@@ -179,20 +180,15 @@ def with_gradient(values: Sequence[T], inputs: Sequence[T], rule: Callable[..., 
     return [cast(Any, each).reshape(shape) for each, shape in zip(made[:count], shapes)]
 
 
+@record
 class Elsewhere:
     """The rule of a kernel whose outputs were computed elsewhere, as the gradient of the kernel that copies them."""
 
-    def __init__(self, rule: Callable[..., Sequence[Any]], shapes: tuple[tuple[int, ...], ...]) -> None:
-        self._key = (rule, shapes)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Elsewhere) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
+    rule: Callable[..., Sequence[Any]]
+    shapes: tuple[tuple[int, ...], ...]
 
     def __call__(self, gradients: Any, *tensors: Any) -> list[Any]:
-        rule, shapes = self._key
+        rule, shapes = self.rule, self.shapes
         count = len(shapes)
         arrived = gradients if isinstance(gradients, list) else [gradients]
         arrived = [each.reshape(shape) for each, shape in zip(arrived, shapes)]
@@ -202,21 +198,16 @@ class Elsewhere:
         return [*found[:count], *[None] * count, *found[count:]]
 
 
+@record
 class WithGradient:
     """A rule in the shapes of the matrices, as the gradient of the kernel that copied them flat. Rules compare by
     value, so that equal calls are one node."""
 
-    def __init__(self, rule: Callable[..., Sequence[Any]], shapes: tuple[tuple[int, ...], ...]) -> None:
-        self._key = (rule, shapes)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, WithGradient) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
+    rule: Callable[..., Sequence[Any]]
+    shapes: tuple[tuple[int, ...], ...]
 
     def __call__(self, gradients: Any, *tensors: Any) -> list[Any]:
-        rule, shapes = self._key
+        rule, shapes = self.rule, self.shapes
         count = len(shapes)
         arrived = gradients if isinstance(gradients, list) else [gradients]
         shaped = [None if is_zero(each) else each.reshape(-1, *shape) for each, shape in zip(arrived, shapes)]
