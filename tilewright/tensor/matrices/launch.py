@@ -81,13 +81,10 @@ def is_large(work: float, *matrices: Any) -> bool:
     """Whether blocks take less time on the host than one kernel. `work` is what a step takes in the kernel, relative to
     what the graph of the blocks takes."""
     device = matrices[0].device
-    if (
-        not isinstance(device, str)
-        or not open_driver(device).target.has_threads
-        or open_driver(device).target.has_local
-    ):
+    if not isinstance(device, str):
         return False
-    return work * _steps(*matrices) >= MIN_STEPS
+    target = open_driver(device).target
+    return target.has_threads and not target.has_local and work * _steps(*matrices) >= MIN_STEPS
 
 
 def factorise(
@@ -115,7 +112,7 @@ def factorise(
     found = [each.to(device) for each in found]
     shapes = tuple(each.shape for each in found)
     flat = [each.reshape(each.shape[0], -1) for each in found]
-    rule = Elsewhere(gradient, shapes)
+    rule = Elsewhere(gradient, tuple(shape[1:] for shape in shapes))
     made = run_kernel(_COPIES[count], *(empty(each, each.shape) for each in flat), *flat, *inputs, gradient=rule)
     return [*(cast(Any, each).reshape(shape) for each, shape in zip(made, shapes)), *inputs]
 
@@ -180,6 +177,11 @@ def with_gradient(values: Sequence[T], inputs: Sequence[T], rule: Callable[..., 
     return [cast(Any, each).reshape(shape) for each, shape in zip(made[:count], shapes)]
 
 
+def _whole(flat: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+    """Batches of these shapes, as many as there are shapes."""
+    return [each.reshape(-1, *shape) for each, shape in zip(flat, shapes)]
+
+
 @record
 class Elsewhere:
     """The rule of a kernel whose outputs were computed elsewhere, as the gradient of the kernel that copies them."""
@@ -188,13 +190,10 @@ class Elsewhere:
     shapes: tuple[tuple[int, ...], ...]
 
     def __call__(self, gradients: Any, *tensors: Any) -> list[Any]:
-        rule, shapes = self.rule, self.shapes
-        count = len(shapes)
-        arrived = gradients if isinstance(gradients, list) else [gradients]
-        arrived = [each.reshape(shape) for each, shape in zip(arrived, shapes)]
-        outputs = [each.reshape(shape) for each, shape in zip(tensors, shapes)]
-        given = arrived if isinstance(gradients, list) else arrived[0]
-        found = rule(given, *outputs, *tensors[2 * count :])
+        count, is_one = len(self.shapes), not isinstance(gradients, list)
+        arrived = _whole([gradients] if is_one else gradients, self.shapes)
+        outputs = _whole(tensors, self.shapes)
+        found = self.rule(arrived[0] if is_one else arrived, *outputs, *tensors[2 * count :])
         return [*found[:count], *[None] * count, *found[count:]]
 
 
@@ -207,9 +206,8 @@ class WithGradient:
     shapes: tuple[tuple[int, ...], ...]
 
     def __call__(self, gradients: Any, *tensors: Any) -> list[Any]:
-        rule, shapes = self.rule, self.shapes
-        count = len(shapes)
+        count = len(self.shapes)
         arrived = gradients if isinstance(gradients, list) else [gradients]
-        shaped = [None if is_zero(each) else each.reshape(-1, *shape) for each, shape in zip(arrived, shapes)]
-        values = [each.reshape(-1, *shape) for each, shape in zip(tensors[:count], shapes)]
-        return [None] * (2 * count) + list(rule(shaped, values, list(tensors[2 * count :])))
+        shaped = [None if is_zero(flat) else each for flat, each in zip(arrived, _whole(arrived, self.shapes))]
+        found = self.rule(shaped, _whole(tensors, self.shapes), list(tensors[2 * count :]))
+        return [None] * (2 * count) + list(found)
