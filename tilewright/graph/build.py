@@ -62,7 +62,7 @@ def counting_axis(index: UOp) -> int | None:
 # ---------------------------------------------------------------- movement
 
 
-def _past(skipped: UOp, made: UOp) -> UOp:
+def note_past(skipped: UOp, made: UOp) -> UOp:
     """`made`, a movement of the source of `skipped`: two movements of one kind are merged. `made` keeps a weak note of
     `skipped`, because a gradient with respect to `skipped` flows through `made`."""
     if skipped.dtype.is_float:
@@ -83,7 +83,7 @@ def reshape(x: UOp, shape: Shape) -> UOp:
     base = stored_root(x)
     if x.shape == shape or base is x:
         return x if x.shape == shape else UOp(Ops.RESHAPE, x.dtype, (x,), shape)
-    return _past(x, base if base.shape == shape else UOp(Ops.RESHAPE, x.dtype, (base,), shape))
+    return note_past(x, base if base.shape == shape else UOp(Ops.RESHAPE, x.dtype, (base,), shape))
 
 
 def expand(x: UOp, shape: Shape) -> UOp:
@@ -92,7 +92,7 @@ def expand(x: UOp, shape: Shape) -> UOp:
     if x.shape == shape:
         return x
     if x.op is Ops.EXPAND:
-        return _past(x, UOp(Ops.EXPAND, x.dtype, x.src, shape))
+        return note_past(x, UOp(Ops.EXPAND, x.dtype, x.src, shape))
     return UOp(Ops.EXPAND, x.dtype, (x,), shape)
 
 
@@ -104,7 +104,7 @@ def permute(x: UOp, order: tuple[int, ...]) -> UOp:
     if long == sorted(long):
         return reshape(x, tuple(x.shape[axis] for axis in order))
     if x.op is Ops.PERMUTE:
-        return _past(x, permute(x.src[0], tuple(x.arg[axis] for axis in order)))
+        return note_past(x, permute(x.src[0], tuple(x.arg[axis] for axis in order)))
     return UOp(Ops.PERMUTE, x.dtype, (x,), order)
 
 
@@ -116,7 +116,7 @@ def pad(x: UOp, pairs: Pairs) -> UOp:
         return x
     if x.op is Ops.PAD:
         pairs = tuple((b + inner_b, a + inner_a) for (b, a), (inner_b, inner_a) in zip(pairs, x.arg))
-        return _past(x, UOp(Ops.PAD, x.dtype, x.src, pairs))
+        return note_past(x, UOp(Ops.PAD, x.dtype, x.src, pairs))
     return UOp(Ops.PAD, x.dtype, (x,), pairs)
 
 
@@ -127,7 +127,7 @@ def shrink(x: UOp, pairs: Pairs) -> UOp:
         return x
     if x.op is Ops.SHRINK:
         pairs = tuple((start + inner, stop + inner) for (start, stop), (inner, _) in zip(pairs, x.arg))
-        return _past(x, UOp(Ops.SHRINK, x.dtype, x.src, pairs))
+        return note_past(x, UOp(Ops.SHRINK, x.dtype, x.src, pairs))
     return UOp(Ops.SHRINK, x.dtype, (x,), pairs)
 
 
@@ -136,7 +136,7 @@ def flip(x: UOp, axes: Sequence[int]) -> UOp:
     if not turned:
         return x
     if x.op is Ops.FLIP:
-        return _past(x, flip(x.src[0], tuple(turned ^ set(x.arg))))
+        return note_past(x, flip(x.src[0], tuple(turned ^ set(x.arg))))
     return UOp(Ops.FLIP, x.dtype, (x,), tuple(sorted(turned)))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from tilewright.base.errors import ShapeError
 from tilewright.nn.layers import check_sizes, in_dtype_of, optional_in_dtype_of, uniform_parameter
+from tilewright.tensor.core.graph_memo import remembering
 from tilewright.tensor.tensor import Tensor
 
 __all__: list[str] = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
@@ -20,12 +21,14 @@ State = tuple[Tensor, ...]  # (hidden,), or (hidden, cell)
 # ---------------------------------------------------------------- one step
 
 
+@remembering
 def lstm_step(entering: Tensor, recurrent: Tensor, state: State) -> State:
     enter, forget, candidate, leave = (entering + recurrent).chunk(4, dim=-1)
     cell = forget.sigmoid() * state[1] + enter.sigmoid() * candidate.tanh()
     return leave.sigmoid() * cell.tanh(), cell
 
 
+@remembering
 def gru_step(entering: Tensor, recurrent: Tensor, state: State) -> State:
     reset, update, new = entering.chunk(3, dim=-1)
     own_reset, own_update, own_new = recurrent.chunk(3, dim=-1)

@@ -34,6 +34,7 @@ from tilewright.tensor.core.convert import (
     is_array,
 )
 from tilewright.tensor.core.files import map_file
+from tilewright.tensor.core.graph_memo import remember_graphs
 from tilewright.tensor.core.memory import first_device, protect_borrowed
 from tilewright.tensor.core.modes import Mode, modes
 from tilewright.tensor.families.aliases import add_aliases
@@ -270,6 +271,7 @@ def _add_operations(owner: type, kinds: Iterable[type]) -> None:
     """What operations of these bases of a class have in common: other names, other spellings of arguments, errors."""
     names = {name for kind in kinds for name in vars(kind)}
     names.update(add_aliases(owner, names))
+    remember_graphs(owner, names)
     explain_arguments(owner, names)
     accept_spellings(owner, names)
 

@@ -10,9 +10,17 @@ from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import DTypeError, ShapeError, UnsupportedError
 from tilewright.graph import build
 from tilewright.tensor.core.checks import describe_line
+from tilewright.tensor.core.graph_memo import Built, remembered
 from tilewright.tensor.tensor import Tensor
 
 Update = tuple[Tensor, Tensor]
+
+
+def _is_setting(value: object) -> bool:
+    """Whether an attribute of an optimiser is a number, a name, or several of them."""
+    if isinstance(value, tuple):
+        return all(map(_is_setting, value))
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def compute_dtype(tensor: Tensor) -> DType:
@@ -115,21 +123,56 @@ class Optimizer:
             return []
         with Tensor.no_grad():
             changed = [self._put(tensor, value, skip) for tensor, value in self._shared_updates()]
+            settings = self._settings()
             for index, tensor in todo:
-                changed += self._update_one(index, tensor, skip)
+                changed += self._update_one(index, tensor, skip, settings)
         grads = [tensor.grad for _, tensor in todo if tensor.grad is not None]
         return [*changed, *grads, *self.buffers, *(() if skip is None else (skip,))]
 
-    def _update_one(self, index: int, tensor: Tensor, skip: Tensor | None) -> list[Tensor]:
+    def _settings(self) -> tuple[object, ...] | None:
+        """All that an update depends on besides tensors; None where an attribute is of another kind."""
+        found: list[object] = [type(self)]
+        for name, value in vars(self).items():
+            if _is_setting(value):
+                found += (name, type(value), value)
+            elif not all(isinstance(each, Tensor) for each in (value if isinstance(value, list) else [value])):
+                return None
+        return tuple(found)
+
+    def _state_of(self, index: int) -> list[Tensor]:
+        """The tensors that the update of parameter number `index` may read or update."""
+        found = []
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                found.append(value)
+            elif isinstance(value, list) and name not in self.not_in_state:
+                found += [value[index]] if len(value) == len(self.params) else value
+        return found
+
+    def _update_one(
+        self, index: int, tensor: Tensor, skip: Tensor | None, settings: tuple[object, ...] | None
+    ) -> list[Tensor]:
         grad = tensor.grad
         assert grad is not None
         if grad.shape != tensor.shape:
             message = f"a gradient of shape {grad.shape} for a parameter of shape {tensor.shape}"
             raise ShapeError(f"{type(self).__name__}.step", message, "set .grad to a tensor of the parameter's shape")
-        value = wide(tensor)
-        rate = self.lr.to(tensor.device).cast(value.dtype)
-        new_value, updates = self._new_value(index, value, grad.detach().cast(value.dtype), rate)
-        return [self._put(*update, skip) for update in [*updates, (tensor, new_value)]]
+        operands = [tensor, grad, *self._state_of(index)]
+        numbers = {id(operand): number for number, operand in enumerate(operands)}
+        updated: list[Tensor] = []
+
+        def update() -> Built[Tensor]:
+            value = wide(tensor)
+            rate = self.lr.to(tensor.device).cast(value.dtype)
+            new_value, others = self._new_value(index, value, grad.detach().cast(value.dtype), rate)
+            updates = [*others, (tensor, new_value)]
+            updated.extend(state for state, _ in updates)
+            form = tuple(numbers.get(id(state)) for state in updated)
+            return [value.cast(state.dtype) for state, value in updates], None if None in form else form
+
+        values, form = remembered(None if settings is None else (settings, index), operands, update)
+        targets = updated or [operands[number] for number in form]
+        return [self._put(target, value, skip) for target, value in zip(targets, values)]
 
     @staticmethod
     def _put(tensor: Tensor, value: Tensor, skip: Tensor | None) -> Tensor:

@@ -154,7 +154,7 @@ class TensorBase:
             requires_grad = False
             uop = marks.detach(uop)
         is_float = uop.dtype.is_float
-        if is_float and uop.line is not None and not _leads_to(uop, self, *others):
+        if is_float and uop.line is not None and not leads_to(uop, self, *others):
             uop = marks.set_apart(uop)  # some other tensor is, or was made from, an equal expression
         made = object.__new__(type(self))
         made._set_up(uop, self.device, requires_grad and is_float)
@@ -359,7 +359,7 @@ class TensorBase:
             mark_parameter(self)
 
 
-def _leads_to(node: UOp, *tensors: TensorBase) -> bool:
+def leads_to(node: UOp, *tensors: TensorBase) -> bool:
     """Whether a node is that of one of the tensors, or of what it is a movement of: an operation that changes nothing,
     or undoes others, returns the node from before."""
     for tensor in tensors:

@@ -18,6 +18,7 @@ from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.tensor.core.base import TensorBase, check_devices, parameter_of
+from tilewright.tensor.core.gradient_memo import gradients_of_structure
 from tilewright.tensor.core.modes import modes
 
 R = TypeVar("R")
@@ -45,8 +46,13 @@ class GradientMixin(TensorBase):
                 current = [] if earlier is None else [earlier]
             return current
 
-        flow = Flow(self.uop, lambda node: bool(owners(node)), stops=True)
-        found = flow.propagate(upstream)
+        def is_wanted(node: UOp) -> bool:
+            return bool(owners(node))
+
+        def derive() -> Mapping[UOp, UOp]:
+            return Flow(self.uop, is_wanted, stops=True).propagate(upstream)
+
+        found = derive() if gradient is not None else gradients_of_structure(self.uop, is_wanted, derive)
         if not found and not self.requires_grad:  # a result may depend on a parameter in name only, as x**0
             message = "no tensor that requires a gradient takes part in it"
             raise UnsupportedError("backward", message, "make the parameters with requires_grad=True")
