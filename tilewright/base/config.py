@@ -137,6 +137,11 @@ class Options:
         "0 computes a value again for each result that is asked for later; 1 keeps a value with a reduction that was "
         "computed on the way to a result, where a tensor of the program still names it.",
     )
+    REMEMBER_GRAPHS = _option(
+        1,
+        "0 makes the graph of every operation anew; 1 makes that of an operation, of a gradient and of an optimiser's "
+        "update without calling it, where two calls on operands of the same kind made the same graph.",
+    )
     NOOPT = _option(
         0, "1 leaves every kernel as the scheduler made it; opts that a kernel states are applied.", affects=KERNEL
     )

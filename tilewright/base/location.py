@@ -19,6 +19,7 @@ _SKIPPED_FILES = (
     os.path.join(_LIBRARY_FOLDER, "contextlib.py"),
     os.path.join(_LIBRARY_FOLDER, "functools.py"),
 )
+_skipped: set[str] = set()  # the files of those that were met, whose names are looked up faster
 
 
 def user_location() -> Location | None:
@@ -29,8 +30,11 @@ def user_location() -> Location | None:
     frame = sys._getframe(1)
     while True:
         filename = frame.f_code.co_filename
-        if not filename.startswith(_SKIPPED_FILES) and not (filename[0] == "<" and _is_generated(frame.f_globals)):
-            return filename, frame.f_lineno
+        if filename not in _skipped:
+            if filename.startswith(_SKIPPED_FILES):
+                _skipped.add(filename)
+            elif not (filename[0] == "<" and _is_generated(frame.f_globals)):
+                return filename, frame.f_lineno
         if frame.f_back is None:
             return None
         frame = frame.f_back

@@ -66,31 +66,44 @@ def note_past(skipped: UOp, made: UOp) -> UOp:
     """`made`, a movement of the source of `skipped`: two movements of one kind are merged. `made` keeps a weak note of
     `skipped`, because a gradient with respect to `skipped` flows through `made`."""
     if skipped.dtype.is_float:
+        earlier = goes_past(skipped)
         with _noting:
-            notes = made.cache.setdefault("past", weakref.WeakSet())
-            notes.add(skipped)
-            notes.update(skipped.cache.get("past", ()))
+            notes = made.cache.get("past")
+            if notes is None:
+                notes = made.cache["past"] = {}
+            if len(notes) > _MAX_NOTES:
+                for dead in [note for note in notes if note() is None]:
+                    del notes[dead]
+            for node in (skipped, *earlier):
+                notes[weakref.ref(node)] = None
     return made
 
 
 def goes_past(x: UOp) -> Set[UOp]:
     """The merged movements that `x` stands for, without holding them."""
-    return x._cache.get("past", frozenset()) if x._cache else frozenset()
+    notes = x._cache.get("past") if x._cache else None
+    return _NOTHING if notes is None else {node for note in list(notes) if (node := note()) is not None}
+
+
+_NOTHING: frozenset[UOp] = frozenset()
+_MAX_NOTES = 8  # before those of dead nodes are dropped
 
 
 def reshape(x: UOp, shape: Shape) -> UOp:
+    if x.shape == shape:
+        return x
     assert math.prod(shape) == math.prod(x.shape), f"reshape {x.shape} to {shape}"
     base = stored_root(x)
-    if x.shape == shape or base is x:
-        return x if x.shape == shape else UOp(Ops.RESHAPE, x.dtype, (x,), shape)
+    if base is x:
+        return UOp(Ops.RESHAPE, x.dtype, (x,), shape)
     return note_past(x, base if base.shape == shape else UOp(Ops.RESHAPE, x.dtype, (base,), shape))
 
 
 def expand(x: UOp, shape: Shape) -> UOp:
-    assert len(shape) == len(x.shape), f"expand {x.shape} to {shape}"
-    assert all(old in (1, new) for old, new in zip(x.shape, shape)), f"expand {x.shape} to {shape}"
     if x.shape == shape:
         return x
+    assert len(shape) == len(x.shape), f"expand {x.shape} to {shape}"
+    assert all(old in (1, new) for old, new in zip(x.shape, shape)), f"expand {x.shape} to {shape}"
     if x.op is Ops.EXPAND:
         return note_past(x, UOp(Ops.EXPAND, x.dtype, x.src, shape))
     return UOp(Ops.EXPAND, x.dtype, (x,), shape)
@@ -166,6 +179,8 @@ def broadcast_scalar(x: UOp, shape: Shape) -> UOp:
 
 def broadcast_to(x: UOp, shape: Shape) -> UOp:
     """`x` broadcast to a shape: axes of size 1 are added in front, and every axis of size 1 is repeated."""
+    if x.shape == shape:
+        return x
     missing = len(shape) - len(x.shape)
     assert missing >= 0, f"broadcast {x.shape} to {shape}"
     return expand(reshape(x, (1,) * missing + x.shape), shape)
@@ -188,12 +203,17 @@ def alu(op: Op, *src: UOp) -> UOp:
     """An elementwise op on sources of one shape; a broadcast scalar is used as the 0-d node that it broadcasts."""
     shape: Shape = ()
     count = 0
+    has_repeated = False  # whether a source may broadcast a scalar
     for node in src:
-        if node.shape:
-            assert not shape or node.shape == shape, f"{op}: {[s.shape for s in src]}"
-            shape = node.shape
-            count += node.op not in _REPETITIONS or scalar_of(node) is None
-    if shape:
+        own = node.shape
+        if own:
+            assert not shape or own == shape, f"{op}: {[s.shape for s in src]}"
+            shape = own
+            if node.op not in _REPETITIONS or scalar_of(node) is None:
+                count += 1
+            else:
+                has_repeated = True
+    if has_repeated:
         scalars = tuple(scalar_of(node) or node for node in src)
         if not count:
             return broadcast_scalar(alu(op, *scalars), shape)

@@ -13,7 +13,9 @@ from typing import Any
 from tilewright.base.dtype import DType
 from tilewright.base.records import NamedTuple
 from tilewright.graph.ops import Identity, Ops
+from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Op, Shape
+from tilewright.graph.symbolic import state as symbolic
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 
@@ -68,7 +70,8 @@ class GraphFunction:
             self._made = [_making(self, number) for number in range(len(self.steps))]
         add = values.append
         for op, dtype, first, pick, arg, shape, is_output in self._made:
-            node = UOp(op, dtype, (values[first],) if pick is None else pick(values), arg)
+            given = arg if arg is not Identity else Identity()
+            node = UOp(op, dtype, (values[first],) if pick is None else pick(values), given)
             if node._shape is None:
                 node._shape = shape
                 if node.line is None and not is_output:
@@ -87,25 +90,37 @@ def _making(function: GraphFunction, number: int) -> tuple[Any, ...]:
 
 def function_of(outputs: Sequence[UOp], arguments: Sequence[UOp]) -> tuple[GraphFunction, dict[UOp, int]] | None:
     """The outputs as a function of the arguments, and the number of each node; None where they depend on memory that is
-    no argument. Marks that set a node apart from equal expressions are left out."""
+    no argument. Of the marks that set a node apart from an equal one, those are kept that both nodes need which are in
+    this graph: whether there are others in the program is another matter at each call."""
     numbers = {node: number for number, node in enumerate(arguments)}
     order = [node for node in toposort(*outputs, stop=numbers.__contains__) if node not in numbers]
     constants = [node for node in order if not node.src]
     for node in constants:
         numbers[node] = len(numbers)
-    steps: list[Step] = []
     first = len(numbers)
+    steps: dict[Step, None] = {}
     for node in order:
-        if node.op in _NO_FUNCTIONS:
+        if node.op in _NO_FUNCTIONS or (symbolic.is_used and is_symbolic(node.shape)):
             return None
         src = node.src
         if not src:
             continue
-        if node.op is Ops.DETACH and node.arg.__class__ is Identity:
+        if _is_mark(node):
             numbers[node] = numbers[src[0]]
             continue
-        numbers[node] = first + len(steps)
         taken = (numbers[src[0]],) if len(src) == 1 else tuple([numbers[source] for source in src])
-        steps.append(Step(node.op, node.dtype, taken, node.arg, node.shape))
-    found = GraphFunction(len(arguments), tuple(constants), tuple(steps), tuple([numbers[node] for node in outputs]))
-    return found, numbers
+        step = Step(node.op, node.dtype, taken, node.arg, node.shape)
+        if step in steps:
+            mark = Step(Ops.DETACH, src[0].dtype, taken[:1], Identity, src[0].shape)
+            while mark in steps:
+                mark = mark._replace(src=(first + list(steps).index(mark),))
+            steps[mark] = None
+            step = step._replace(src=(first + len(steps) - 1, *taken[1:]))
+        numbers[node] = first + len(steps)
+        steps[step] = None
+    outs = tuple([numbers[node] for node in outputs])
+    return GraphFunction(len(arguments), tuple(constants), tuple(steps), outs), numbers
+
+
+def _is_mark(node: UOp) -> bool:
+    return node.op is Ops.DETACH and node.arg.__class__ is Identity

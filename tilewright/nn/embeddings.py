@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.nn.layers import check_sizes
+from tilewright.tensor.core.graph_memo import remembering
 from tilewright.tensor.tensor import Tensor
 
 __all__: list[str] = ["Embedding", "EmbeddingBag"]
@@ -21,6 +22,7 @@ def check_padding(operation: str, padding_idx: int | None, rows: int) -> int | N
     return padding_idx % rows
 
 
+@remembering
 def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
     """A row of the weight for each integer; the row of `padding_idx` gets no gradient."""
     if not input.dtype.is_int:

@@ -11,6 +11,7 @@ from tilewright.base.dtype import dtypes
 from tilewright.base.errors import ShapeError
 from tilewright.nn.buffers import as_buffer
 from tilewright.nn.layers import check_sizes, in_dtype_of, optional_in_dtype_of
+from tilewright.tensor.core.graph_memo import remembering
 from tilewright.tensor.tensor import Tensor
 
 __all__: list[str] = [
@@ -45,6 +46,7 @@ def along_channels(parameter: Tensor, x: Tensor) -> Tensor:
 # ---------------------------------------------------------------- functions
 
 
+@remembering
 def layer_norm(
     input: Tensor,
     normalized_shape: int | Sequence[int],
@@ -57,6 +59,7 @@ def layer_norm(
     return _scaled(input, input.layernorm(tuple(range(-len(shape), 0)), eps), weight, bias)
 
 
+@remembering
 def rms_norm(
     input: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
@@ -68,6 +71,7 @@ def rms_norm(
     return _scaled(input, (wide * (mean + least).rsqrt()).cast(input.dtype), weight, None)
 
 
+@remembering
 def group_norm(
     input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-05
 ) -> Tensor:

@@ -11,12 +11,16 @@ from tilewright.graph.kernels.custom import updated_source, without_gradient
 from tilewright.graph.marks import is_seen_by_gradients_alone
 from tilewright.graph.ops import CheckArg, Ops, ParamArg
 from tilewright.graph.records import Schedule
+from tilewright.graph.spec import Kind, Op
 from tilewright.graph.symbolic import free_sizes
 from tilewright.graph.symbolic import state as symbolic
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 
 _WITH_SIZES = frozenset({Ops.RESHAPE, Ops.EXPAND, Ops.PAD, Ops.SHRINK})
+_ALL_OPS = [op for op in vars(Ops).values() if isinstance(op, Op)]
+# Ops whose node is the same one over bound sources. A CHECK is numbered.
+_PLAIN = frozenset(op for op in _ALL_OPS if op.is_elementwise or op.kind is Kind.MOVEMENT) - {Ops.CHECK}
 
 
 class BoundGraph:
@@ -39,10 +43,18 @@ class BoundGraph:
         """Binds more outputs: those nodes alone that are not bound yet."""
         bound = self._bound
         stop = (lambda node: node in bound or is_held(node)) if bound else is_held
+        is_plain = _PLAIN if not symbolic.is_used else frozenset()
         for node in toposort(*outputs, stop=stop):
-            if node not in bound:
+            if node in bound:
+                continue
+            if node.op not in is_plain or (node._cache and "realized" in node._cache):
                 bound[node] = made = self._bind(node)
                 self.is_sharded |= made.op is Ops.MULTI
+                continue
+            src = tuple([bound[source] for source in node.src])
+            bound[node] = made = node if src == node.src else UOp(node.op, node.dtype, src, node.arg)
+            if made.line is None:
+                made.line = node.line
         self.outputs += tuple([bound[node] for node in outputs])
 
     @property

@@ -130,7 +130,10 @@ class Optimizer:
         return [*changed, *grads, *self.buffers, *(() if skip is None else (skip,))]
 
     def _settings(self) -> tuple[object, ...] | None:
-        """All that an update depends on besides tensors; None where an attribute is of another kind."""
+        """All that an update depends on besides tensors. None where an attribute is of another kind, and for classes
+        of others, whose updates may depend on anything."""
+        if type(self).__module__.partition(".")[0] != __name__.partition(".")[0]:
+            return None
         found: list[object] = [type(self)]
         for name, value in vars(self).items():
             if _is_setting(value):

@@ -104,8 +104,9 @@ def shape_from(operation: str, args: Sequence[Any]) -> tuple[int, ...]:
 
 def broadcast_shape(operation: str, *shapes: Shape) -> Shape:
     """The shape that all broadcast to: aligned at the last axis, sizes are equal or 1."""
-    if all(shape == shapes[0] for shape in shapes):
-        return shapes[0]
+    first = shapes[0]
+    if all([shape == first for shape in shapes]):
+        return first
     ndim = max(map(len, shapes))
     aligned = [(1,) * (ndim - len(shape)) + shape for shape in shapes]
     result = []
@@ -169,12 +170,15 @@ def number_node(operation: str, dtype: DType, value: Scalar) -> UOp:
 
 def fit(node: UOp, dtype: DType, shape: Shape) -> UOp:
     """Cast, then broadcast, so that each element is cast once. A 0-d node needs no broadcast."""
-    node = build.cast(node, dtype)
+    if node.dtype is not dtype:
+        node = build.cast(node, dtype)
     return build.broadcast_to(node, shape) if node.shape else node
 
 
 def resolve_minus_one(operation: str, sizes: Shape, count: int, source: Shape) -> Shape:
     """`sizes` with one -1 replaced so that the product is `count`."""
+    if not any([size < 0 for size in sizes]) and math.prod(sizes) == count:
+        return sizes
     if sizes.count(-1) > 1 or any(size < -1 for size in sizes):
         raise ShapeError(operation, f"{sizes} has sizes that are not known", "one size may be -1, the others are >= 0")
     if -1 in sizes:

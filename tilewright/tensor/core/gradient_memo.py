@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 
 from tilewright.base.records import NamedTuple
-from tilewright.engine.execution.traces import is_traced
 from tilewright.graph.functions import GraphFunction, function_of
 from tilewright.graph.ops import Identity, Ops
-from tilewright.graph.symbolic import state as symbolic
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
-from tilewright.tensor.core.graph_memo import Learned
+from tilewright.tensor.core.graph_memo import Learned, may_remember
 
 
 class _Gradients(NamedTuple):
@@ -33,7 +31,7 @@ def gradients_of_structure(
     root: UOp, is_wanted: Callable[[UOp], bool], derive: Callable[[], Mapping[UOp, UOp]]
 ) -> Mapping[UOp, UOp]:
     """What `derive` gives: the gradient of each wanted node, from the graph below `root` alone."""
-    if symbolic.is_used or is_traced():
+    if not may_remember():
         return derive()
     order = toposort(root)
     marks = {node for node in order if node.op is Ops.DETACH and node.arg.__class__ is Identity}
@@ -72,9 +70,11 @@ def _as_function(order: list[UOp], gradients: Mapping[UOp, UOp]) -> _Gradients |
     function, numbers = found
     by_line = {node.line: number for number, node in reversed(list(enumerate(order)))}
     first = function.count + len(function.constants)
-    made = {number: node for node, number in numbers.items() if number >= first}
-    lines = tuple([by_line.get(made[first + step].line, len(order) - 1) for step in range(len(function.steps))])
-    return _Gradients(tuple([order.index(node) for node in gradients]), function, lines)
+    lines = [len(order) - 1] * len(function.steps)
+    for node, number in numbers.items():
+        if number >= first:
+            lines[number - first] = by_line.get(node.line, len(order) - 1)
+    return _Gradients(tuple([order.index(node) for node in gradients]), function, tuple(lines))
 
 
 def _applied(known: _Gradients, order: list[UOp]) -> dict[UOp, UOp]:

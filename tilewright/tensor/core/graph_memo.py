@@ -14,6 +14,7 @@ import functools
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any, Generic, TypeVar
 
+from tilewright.base.config import options
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.location import user_location
 from tilewright.base.records import NamedTuple
@@ -22,6 +23,7 @@ from tilewright.engine.memory import live
 from tilewright.graph import build, marks
 from tilewright.graph.functions import GraphFunction, function_of
 from tilewright.graph.ops import Ops
+from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Devices, Kind
 from tilewright.graph.symbolic import state as symbolic
 from tilewright.graph.uop import UOp
@@ -70,6 +72,8 @@ class _Operands:
             moves.append((node.op, node.dtype, node.arg))
             node = node.src[0]
         shape = node.shape
+        if symbolic.is_used and (is_symbolic(shape) or is_symbolic(tensor.shape)):
+            return None
         if 0 in shape or tensor.device.__class__ is not str or tensor.__class__ is not live.tensor_kind.holder_type:
             return None
         self.chains.append(chain)
@@ -106,7 +110,7 @@ class Learned(Generic[V]):
                 self._called.clear()
             self._called[key] = None
             return
-        found, earlier = give(), self._called[key]
+        found, earlier = give(), self._called.get(key)  # another thread may have ended the learning
         if found is not None and earlier is None:
             self._called[key] = found
             return
@@ -120,6 +124,12 @@ _graphs: Learned[_Graph] = Learned()
 _NO_LIMIT = 1 << 64
 
 
+def may_remember() -> bool:
+    """Whether graphs are made from functions. The call of a jitted function that is traced happens once, and guards on
+    what it reads."""
+    return bool(options.REMEMBER_GRAPHS) and not is_traced()
+
+
 @functools.cache
 def _options_reader() -> Callable[[], tuple[object, ...]]:
     """What reads the options that plans depend on. Importing the package does without it."""
@@ -130,7 +140,7 @@ def _options_reader() -> Callable[[], tuple[object, ...]]:
 
 def remembered(key: Hashable | None, operands: Sequence[T], operation: Callable[[], Built[T]]) -> Built[T]:
     """What an operation gives that depends on its operands and on what is in `key`, and on nothing else."""
-    if key is None or symbolic.is_used or is_traced():
+    if key is None or not may_remember():
         return operation()
     inner = _Operands()
     parts: list[Hashable] = []
@@ -205,12 +215,13 @@ def _graph_of(
 # operands.
 REMEMBERED = frozenset(
     """
-    linear dot matmul mm bmm addmm baddbmm einsum outer
+    linear dot matmul mm bmm addmm baddbmm outer
     conv1d conv2d conv_transpose2d max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d
     adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d interpolate pixel_shuffle
     mean var std var_mean std_mean layernorm batchnorm normalize logsumexp softmax log_softmax softmin scaled_dot_product_attention
     sigmoid tanh logsigmoid silu softplus mish elu celu selu gelu hardsigmoid hardswish quick_gelu glu
     exp log log1p expm1 sin cos pow erf rsqrt clamp clip lerp
+    cat stack argmax argmin gather masked_fill one_hot
     binary_crossentropy binary_crossentropy_logits nll_loss cross_entropy sparse_categorical_crossentropy mse_loss
     l1_loss huber_loss smooth_l1_loss kl_div cosine_similarity
     """.split()
@@ -230,24 +241,24 @@ def remember_graphs(owner: type, names: Collection[str]) -> None:
 
 
 def remembering(method: F) -> F:
-    """A method, or a function whose first argument is a tensor, that builds the graph of equal calls once."""
+    """A method or a function of tensors that builds the graph of equal calls once."""
 
     @functools.wraps(method)
-    def called(self: TensorBase, *args: Any, **kwargs: Any) -> Any:
-        operands = [self]
+    def called(*args: Any, **kwargs: Any) -> Any:
+        operands: list[TensorBase] = []
         try:
-            key = (method, _key_of(args, operands), _key_of(tuple(kwargs.items()), operands))
+            key = (method, _key_of(args, operands), _key_of(tuple(kwargs.items()), operands) if kwargs else None)
         except _NotHashedError:
-            return method(self, *args, **kwargs)
+            return method(*args, **kwargs)
 
         def call() -> Built[TensorBase]:
-            made = method(self, *args, **kwargs)
+            made = method(*args, **kwargs)
             if isinstance(made, TensorBase):
                 return [made], _ONE
             is_plain = type(made) in (tuple, list) and all(isinstance(each, TensorBase) for each in made)
             return (made, type(made)) if is_plain else ([made], None)
 
-        results, form = remembered(key, operands, call)
+        results, form = remembered(key if operands else None, operands, call)
         return results[0] if form is _ONE or form is None else form(results)
 
     return called  # type: ignore[return-value]

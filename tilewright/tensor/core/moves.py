@@ -16,7 +16,7 @@ Move = tuple[Op, Any]
 
 # Views through these address memory of their base, so an assignment to the view reaches the base.
 # PAD occurs in views only where what it adds is cut away again. DETACH and BITCAST show the same bits.
-INVERTIBLE = (Ops.RESHAPE, Ops.PERMUTE, Ops.SHRINK, Ops.FLIP, Ops.PAD, Ops.DETACH, Ops.BITCAST)
+INVERTIBLE = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.SHRINK, Ops.FLIP, Ops.PAD, Ops.DETACH, Ops.BITCAST})
 
 
 def apply_moves(node: UOp, moves: Iterable[Move]) -> UOp:
@@ -33,6 +33,8 @@ def apply_moves(node: UOp, moves: Iterable[Move]) -> UOp:
 def without_bitcasts(node: UOp, moves: tuple[Move, ...], value: UOp) -> tuple[tuple[Move, ...], UOp]:
     """To store `value` in the view that `moves` makes of a node: movements alone, and the bits to store there. Behind a
     bitcast to another width the whole view is rebuilt with the value in it, and its bits are stored."""
+    if not moves:
+        return moves, value
     moves = tuple(move for move in moves if move[0] is not Ops.DETACH)
     first = next((number for number, (op, _) in enumerate(moves) if op is Ops.BITCAST), None)
     if first is None:

@@ -5,6 +5,7 @@ each element gets the last value assigned to its position."""
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from itertools import compress
 from typing import Any, Generic, Self, TypeVar, cast
 
@@ -15,12 +16,13 @@ from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Shape
 from tilewright.graph.symbolic import SymbolicInt
+from tilewright.graph.symbolic import state as symbolic
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core import nodes
 from tilewright.tensor.core.base import TensorBase, check_devices
 from tilewright.tensor.core.checks import check_axis, number_node
 from tilewright.tensor.core.convert import flatten, is_array
-from tilewright.tensor.core.moves import apply_moves
+from tilewright.tensor.core.moves import Move, apply_moves
 from tilewright.tensor.primitives.index_nodes import (
     AxisRange,
     Parsed,
@@ -52,6 +54,26 @@ class ValuesAndIndices(NamedTuple, Generic[T]):
     indices: T
 
 
+_moves: dict[tuple[Shape, Hashable], tuple[Move, ...]] = {}  # of a shape and an index of numbers and slices
+_MAX_MOVES = 4096
+
+
+def _plain_key(index: Any) -> Hashable | None:
+    """An index of Python's integers, slices of them, None and Ellipsis, as a key; None for any other."""
+    key: list[Hashable] = []
+    for entry in index if index.__class__ is tuple else (index,):
+        if entry.__class__ is slice:
+            parts = (entry.start, entry.stop, entry.step)
+            if any([part is not None and part.__class__ is not int for part in parts]):
+                return None
+            key.append(parts)
+        elif entry is None or entry is Ellipsis or entry.__class__ is int:
+            key.append(entry)
+        else:
+            return None
+    return tuple(key)
+
+
 class IndexingMixin(ReduceMixin):
     """t[...], t[...] = v, gather."""
 
@@ -59,7 +81,15 @@ class IndexingMixin(ReduceMixin):
         if _has_single_truth(index):
             widened, index = self._with_axis_per_truth(index)
             return widened[index]
+        key = None if symbolic.is_used else _plain_key(index)
+        moves = None if key is None else _moves.get((self.shape, key))
+        if moves is not None:
+            return self._view(*moves)
         parsed = self._parse_index("getitem", index)
+        if key is not None:
+            if len(_moves) >= _MAX_MOVES:
+                _moves.clear()
+            _moves[self.shape, key] = parsed.moves
         view = self._view(*parsed.moves)
         return view._new(gather_axes(view.uop, parsed)) if parsed.tensors else view
 
