@@ -27,6 +27,7 @@ KINDS: dict[str, str] = {
     "stage": "a stage of the compiler is done with something: name, nanoseconds, about (a kernel, or empty)",
     "schedule": "a graph was scheduled: items, nanoseconds, cached, plan (a Schedule), "
     "graph (the nodes to realise), lines (of the caller, by node)",
+    "lift": "variables took the place of sizes that differ between graphs: structure, failure (why not, or empty)",
     "cache-hit": "a cache answered: cache, key",
     "cache-miss": "a cache did not answer: cache, key",
     "kernel-compiled": "a kernel is ready to run: name, device, source, stage_times (nanoseconds by stage), kernel",

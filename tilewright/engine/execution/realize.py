@@ -39,6 +39,7 @@ from tilewright.engine.planning.plan import (
     Plan,
     Structure,
     known_plan,
+    may_lift_sizes,
     plan_graph,
     planning,
     schedule_graph,
@@ -48,7 +49,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.records import Schedule
 from tilewright.graph.sizes import rebound
 from tilewright.graph.spec import element_count
-from tilewright.graph.symbolic import BoundTwiceError
+from tilewright.graph.symbolic import BoundTwiceError, SymbolicInt
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.runtime.access import has_other_threads, keep_contents, overwriting
@@ -76,11 +77,16 @@ class Prepared(NamedTuple):
     asked: int  # how many of `wanted` the caller asked for
     named: int  # how many more are values on the way that live tensors name; the rest are values of outsiders
     makes_extra: bool
+    is_lifted: bool = False  # whether the structure has variables in place of sizes of the values
 
     @property
     def has_extra(self) -> bool:
         """Whether there are values among the outputs that nobody asked for, and that could be computed later."""
         return self.makes_extra and self.asked < len(self.wanted)
+
+
+class _LiftedError(Exception):
+    """A structure with variables in place of its sizes cannot be planned: it gets a plan for its own sizes."""
 
 
 class _OutsiderError(Exception):
@@ -97,6 +103,8 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
             # Outsiders keep their old contents, and updates go to new memory. Their errors are raised when they are
             # read.
             makes_extra = False
+        except _LiftedError:
+            continue
         except BeingTraced as found:
             await_end(found.trace)
         except BoundTwiceError:
@@ -110,6 +118,11 @@ def _planned(prepared: Prepared) -> Plan:
     try:
         return plan_graph(prepared.structure, is_traced(), prepared.bound)
     except Exception as error:
+        if prepared.is_lifted:
+            from tilewright.engine.planning.lifted import give_up
+
+            give_up(prepared.structure, error)
+            raise _LiftedError from error
         if isinstance(error, UserError) and prepared.has_extra:
             raise _OutsiderError from error
         for watch in plan_watchers:
@@ -176,7 +189,20 @@ def _prepare(nodes: Sequence[UOp], device: str, makes_extra: bool = True) -> Pre
     structure = Structure(outputs, bound.params, device, binding.pinned)
     computed = wanted + binding.named + binding.extra
     asked, named = len(wanted), len(binding.named)
-    return Prepared(computed, bound, binding.updates, divisions, structure, asked, named, makes_extra)
+    prepared = Prepared(computed, bound, binding.updates, divisions, structure, asked, named, makes_extra)
+    may_lift = may_lift_sizes() and not (divisions or bound.values or is_traced())
+    return _lifted(prepared) if may_lift and known_plan(structure) is None else prepared
+
+
+def _lifted(prepared: Prepared) -> Prepared:
+    """With variables in place of sizes, where graphs like this one were planned in other sizes."""
+    from tilewright.engine.planning.lifted import lifted_structure
+
+    found = lifted_structure(prepared.structure)
+    if found is None:
+        return prepared
+    prepared.bound.values = found.values
+    return prepared._replace(structure=found.structure, is_lifted=True)
 
 
 def _prepare_again(prepared: Prepared, nodes: Sequence[UOp], device: str) -> Prepared | None:
@@ -232,7 +258,8 @@ def _note_sizes(prepared: Prepared, schedule: Schedule, slots: list[Buffer | Non
     for node, slot in zip(prepared.structure.outputs, schedule.outputs, strict=True):
         buffer = slots[slot]
         if slot >= len(prepared.bound.buffers) and buffer is not None:
-            buffer.size = rebound(element_count(node.shape), prepared.bound.values)
+            size = rebound(element_count(node.shape), prepared.bound.values)
+            buffer.size = size.value if prepared.is_lifted and isinstance(size, SymbolicInt) else size
 
 
 def _guards_of(run: Run) -> list[Guard]:

@@ -7,7 +7,7 @@ keep along with its results.
 
 A value that was computed once is not computed again: the second computation would take the time of the first, and as
 part of another kernel it might add up floats in another order, so that `y.max()` would not be equal to any element of
-`y`. Values without a reduction are not kept: computing them again takes about as long as reading them."""
+`y`. Values of few nodes without a reduction are not kept: computing them again takes about as long as reading them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from tilewright.graph.spec import element_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 
+MAX_NODES = 48  # of a value without a reduction that is computed again
 _VIEWS = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.DETACH})
 _REDUCTIONS = frozenset({Ops.REDUCE_AXIS, Ops.CUSTOM_KERNEL})
 
@@ -31,11 +32,36 @@ def find_named(computed: Collection[UOp], wanted: Collection[UOp]) -> list[UOp]:
     asked = {_base(node) for node in wanted}
     bases = dict.fromkeys(_base(node) for node in live_nodes() if held_buffer(node) is None)
     named = [node for node in bases if node in computed and node not in asked and not is_held(node)]
-    if not named:
+    joined = [part for node in bases if node not in computed for part in _joins_within(node) if part in computed]
+    if not named and not joined:
         return []
     reduced = _find_reduced(named)
     kept = [value for node in named if node in reduced for value in _smallest(node, reduced)]
+    kept += _find_grown([*(node for node in named if node not in reduced), *joined])
     return [node for node in dict.fromkeys(kept) if node not in asked and not is_held(node)]
+
+
+def _find_grown(named: list[UOp]) -> list[UOp]:
+    """The values that are joined of others, and those of many nodes: a sequence that grows by a token in each iteration
+    would otherwise be joined of all its tokens in each of them."""
+    weights: dict[UOp, int] = {}
+    for node in toposort(*named, stop=is_held):
+        below = () if is_held(node) else node.src
+        weights[node] = min(MAX_NODES, 1 + sum([weights[src] for src in below]))
+    grown = [node for node in named if weights[node] >= MAX_NODES or _is_join(node)]
+    return [node for node in grown if updated_source(node) is None and not is_symbolic(node.shape)]
+
+
+def _is_join(node: UOp) -> bool:
+    return node.op is Ops.CAT or (node.op is Ops.WHERE and all([src.op is Ops.PAD for src in node.src[1:]]))
+
+
+def _joins_within(node: UOp) -> list[UOp]:
+    """The joins that a join is made of: `tokens = tokens.cat(new)` leaves the tokens of before without a name."""
+    if not _is_join(node):
+        return []
+    parts = [_base(src.src[0] if src.op is Ops.PAD else src) for src in node.src[-2:]]
+    return [part for part in parts if _is_join(part) and not is_held(part)]
 
 
 def _base(node: UOp) -> UOp:

@@ -72,6 +72,9 @@ class Structure(NamedTuple):
     pinned: frozenset[int]
 
 
+# Plans of a process before it looks for graphs that differ in their sizes alone.
+MIN_PLANS = 3
+
 # One thread at a time makes plans, with all compilers. It does not wait for running kernels while it holds this lock.
 planning = renewed_lock()
 _schedules: RecentTable[tuple[object, ...], Schedule] = RecentTable()
@@ -86,6 +89,12 @@ def known_plan(structure: Structure, is_replayed: bool = False) -> Plan | None:
         return None
     plan = _plans.get((structure, plan_options()))
     return None if is_replayed and plan is not None and not plan.is_static else plan
+
+
+def may_lift_sizes() -> bool:
+    """Whether a new structure may be planned with variables in place of sizes (`planning.lifted`): not in a process
+    with few plans, whose results come sooner without, and where only results are wanted."""
+    return len(_plans) >= MIN_PLANS and options.DYNAMIC_KERNELS > 1 and wants_results_alone()
 
 
 def plan_graph(structure: Structure, is_replayed: bool = False, bound: BoundGraph | None = None) -> Plan:
