@@ -139,6 +139,87 @@ def growing_cat(length: int) -> Any:
     return (weights @ rows[0]).sum().item()
 
 
+def language_model() -> Any:
+    """Four blocks of a small transformer, as a user of torch writes them."""
+    from tilewright import nn
+    from tilewright.nn import functional as F
+
+    words, width, heads = 1000, 128, 4
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x: Any) -> Any:
+            batch, length, _ = x.shape
+            parts = self.qkv(self.norm1(x)).chunk(3, -1)
+            q, k, v = (part.reshape(batch, length, heads, -1).transpose(1, 2) for part in parts)
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+            return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.word, self.position = nn.Embedding(words, width), nn.Embedding(128, width)
+            self.blocks = nn.ModuleList([Block() for _ in range(4)])
+            self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words)
+
+        def forward(self, tokens: Any) -> Any:
+            x = self.word(tokens) + self.position.weight[: tokens.shape[1]]
+            for block in self.blocks:
+                x = block(x)
+            return self.head(self.norm(x))
+
+    return Model()
+
+
+@functools.cache
+def _text() -> list[Any]:
+    from tilewright import Tensor
+
+    return [language_model(), Tensor([[1, 2, 3, 4]])]
+
+
+def growing_text(length: int) -> Any:
+    """A token more, from all tokens before it: no cache, no jit."""
+    from tilewright import Tensor
+
+    model, tokens = _text()
+    with Tensor.no_grad():
+        new = model(tokens)[:, -1].argmax(-1)
+        _text()[1] = tokens.cat(new.reshape(1, 1), dim=1)
+        return new.item()
+
+
+@functools.cache
+def _training() -> Any:
+    from tilewright import nn
+
+    model = language_model()
+    return model, nn.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+def batch_of_any_length(length: int) -> Any:
+    """A step of training on sentences of this length."""
+    import numpy as np
+
+    from tilewright import Tensor
+    from tilewright.nn import functional as F
+
+    model, optimiser = _training()
+    tokens = np.random.default_rng(length).integers(0, 1000, (4, length + 1))
+    optimiser.zero_grad()
+    logits = model(Tensor(tokens[:, :-1])).reshape(-1, 1000)
+    loss = F.cross_entropy(logits, Tensor(tokens[:, 1:].reshape(-1)))
+    loss.backward()
+    optimiser.step()
+    return loss.item()
+
+
 # ---------------------------------------------------------------- cases
 
 
@@ -193,6 +274,8 @@ CASES = {
     "cat 400": Case(once(lambda: stack_program(400, "cat")), "1 s"),
     "reinforce, a new length": Case(per_length(reinforce_program, range(10, 35)), "0.06 s"),
     "growing cat, a new length": Case(per_length(growing_cat, range(2, 27)), "0.06 s"),
+    "growing text, a new length": Case(per_length(growing_text, range(4, 30)), "0.1 s"),
+    "training, a new length": Case(per_length(batch_of_any_length, range(20, 44)), "0.3 s"),
 }
 
 

@@ -277,7 +277,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--calls", type=int, default=1, help="of each program: the fourth makes its graphs from functions")
+    parser.add_argument(
+        "--calls", type=int, default=1, help="of each program; from the fourth on graphs are remembered"
+    )
     given = parser.parse_args()
     start, count, failures = time.monotonic(), 0, 0
     seed = given.seed if given.seed is not None else int(np.random.default_rng().integers(10**9))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -138,7 +139,7 @@ def test_random_numbers_are_fresh() -> None:
     q = Tensor(normal(2, 2, 8, 4))
     with Tensor.train():
         found = [F.scaled_dot_product_attention(q, q, q, dropout_p=0.5).tolist() for _ in range(6)]
-    assert all(left != right for left, right in zip(found, found[1:]))
+    assert all(left != right for left, right in itertools.pairwise(found))
 
 
 def test_equal_results_stay_two_tensors() -> None:

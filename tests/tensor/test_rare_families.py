@@ -55,12 +55,12 @@ def test_they_are_like_all_others() -> None:
     x = Tensor([[1.0, 2.0], [3.0, 5.0]])
     assert x.sort(axis=0)[0].shape == x.sort(dim=0)[0].shape == (2, 2)
     assert depth(Tensor.conv1d) == depth(Tensor.matmul) == 2
-    assert depth(Tensor.sort) == 2 and depth(Tensor.softmax) == 3
+    assert (depth(Tensor.sort), depth(Tensor.softmax)) == (2, 3)
     assert Tensor.conv3d.__doc__ == Tensor.conv1d.__doc__
 
 
 def depth(method: Any) -> int:
-    """How often it is wrapped: to make its graph from a function, to explain wrong arguments, to take other spellings."""
+    """How often it is wrapped: to remember its graph, to explain wrong arguments, to take other spellings."""
     return 1 + depth(method.__wrapped__) if hasattr(method, "__wrapped__") else 0
 
 

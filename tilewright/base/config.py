@@ -106,8 +106,9 @@ class Options:
     )
     DYNAMIC_KERNELS = _option(
         2,
-        "0 compiles every kernel for its own sizes; 2 lets small kernels of many sizes share one with symbolic sizes; "
-        "1 too, except those that add up floats, whose last bits then do not depend on the sizes that came before.",
+        "0 compiles every kernel for its own sizes; 2 lets graphs that differ in sizes alone share a plan with "
+        "symbolic sizes, and small kernels of many sizes one kernel; 1 the latter alone, except those that add up "
+        "floats, whose last bits then do not depend on the sizes that came before.",
         affects=KERNEL,
     )
     FLUSH_DENORMALS = _option(

@@ -100,6 +100,9 @@ class Driver(ABC):
     compile_threads = 1  # how many programs may be compiled at once, each by a thread of its own
     keeps_launches = False  # whether it has `launch_of` and `load_kept`: a stored kernel is loaded without its program
     shares_kernels = False  # whether small kernels that differ in sizes alone are one dynamic kernel (decision 31)
+    # The most terms of all sums, for each node, of graphs that share a plan with variables in place of their sizes
+    # (decision 51): kernels of more terms are worth a plan for their own sizes.
+    lifted_terms = 0
     joins_texts = False  # whether `compile_texts` takes less time than `compile` of each
     takes_variables = False  # whether a launch may give the values of a program's VARIABLEs
     keeps_values = True  # whether its memory holds values: that of the NULL device does not

@@ -322,6 +322,10 @@ class CpuDriver(HostDriver):
     def shares_kernels(self) -> bool:  # type: ignore[override]
         return self.takes_variables
 
+    @property
+    def lifted_terms(self) -> int:  # type: ignore[override]
+        return 1 << 22 if self.takes_variables else 0
+
     def bind_variables(self, kernel: CpuKernel, values: Mapping[str, int]) -> CpuKernel:
         bound: CpuKernel = super().bind_variables(kernel, values)
         steps = kernel.worth / math.prod([max(bound.values[number], 1) for number, _ in kernel.counts])

@@ -68,10 +68,14 @@ def is_usable() -> bool:
 
 def wants_results_alone() -> bool:
     """Whether no listener watches the stages, and no option bisects, verifies or searches."""
+    return not options.VERIFY_GRAPH and wants_any_kernels()
+
+
+def wants_any_kernels() -> bool:
+    """Whether no listener watches the stages, and no option bisects them, verifies kernels or searches for them."""
     limits = (options.REWRITE_LIMIT, options.PASS_LIMIT, options.OPT_LIMIT, options.FUSE_LIMIT, options.REUSE_LIMIT)
     is_bisected = max(limits) >= 0 or bool(options.DISABLE_RULES)
-    is_checked = options.VERIFY or options.VERIFY_GRAPH or options.BEAM
-    return not is_bisected and not is_checked and not is_watched()
+    return not is_bisected and not (options.VERIFY or options.BEAM) and not is_watched()
 
 
 def is_watched() -> bool:

@@ -134,6 +134,9 @@ def _realize(nodes: Sequence[UOp], device: str, makes_extra: bool) -> list[UOp]:
     with running:
         prepared = _prepare(nodes, device, makes_extra)
         plan = None if prepared is None else known_plan(prepared.structure, is_traced())
+        if prepared is not None and plan is None:
+            prepared = _lifted(prepared)
+            plan = known_plan(prepared.structure) if prepared.is_lifted else None
         if prepared is None or plan is not None:
             return _finished(nodes, prepared, plan)
     for _ in range(MAX_BINDINGS):
@@ -189,13 +192,13 @@ def _prepare(nodes: Sequence[UOp], device: str, makes_extra: bool = True) -> Pre
     structure = Structure(outputs, bound.params, device, binding.pinned)
     computed = wanted + binding.named + binding.extra
     asked, named = len(wanted), len(binding.named)
-    prepared = Prepared(computed, bound, binding.updates, divisions, structure, asked, named, makes_extra)
-    may_lift = may_lift_sizes() and not (divisions or bound.values or is_traced())
-    return _lifted(prepared) if may_lift and known_plan(structure) is None else prepared
+    return Prepared(computed, bound, binding.updates, divisions, structure, asked, named, makes_extra)
 
 
 def _lifted(prepared: Prepared) -> Prepared:
     """With variables in place of sizes, where graphs like this one were planned in other sizes."""
+    if prepared.divisions or prepared.bound.values or is_traced() or not may_lift_sizes():
+        return prepared
     from tilewright.engine.planning.lifted import lifted_structure
 
     found = lifted_structure(prepared.structure)

@@ -53,7 +53,7 @@ def _find_grown(named: list[UOp]) -> list[UOp]:
 
 
 def _is_join(node: UOp) -> bool:
-    return node.op is Ops.CAT or (node.op is Ops.WHERE and all([src.op is Ops.PAD for src in node.src[1:]]))
+    return node.op is Ops.CAT or (node.op is Ops.WHERE and all(src.op is Ops.PAD for src in node.src[1:]))
 
 
 def _joins_within(node: UOp) -> list[UOp]:

@@ -1,5 +1,5 @@
-"""Plans for graphs that differ in their sizes alone. In: the structures that a program plans. Out: for one whose like were
-planned in other sizes, the same graph with variables in place of the sizes that differ, and their values.
+"""Plans for graphs that differ in their sizes alone. In: the structures that a program plans. Out: for one whose like
+were planned in other sizes, the same graph with variables in place of the sizes that differ, and their values.
 
 A text that grows by a token, batches of sentences of any length: each step has a graph of its own, whose schedule and
 kernels would be made for one run. The first sizes are planned as they are. From the third on the graph is *lifted*:
@@ -12,23 +12,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import InternalError, UserError
 from tilewright.base.events import emit
 from tilewright.base.records import NamedTuple, mutable_record
 from tilewright.engine.compilation.stored import plan_options
-from tilewright.engine.planning.plan import Structure
+from tilewright.engine.planning.plan import Structure, plan_tables
 from tilewright.engine.recent import RecentTable
-from tilewright.graph.ops import CheckArg, Ops, ParamArg
-from tilewright.graph.size_expressions import evaluate_size
+from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.sizes import fixed_graph
 from tilewright.graph.spec import element_count
 from tilewright.graph.symbolic import SymbolicInt, capacity, state
 from tilewright.graph.uop import UOp
 from tilewright.graph.verification.verify import verify_tensor_graph
 from tilewright.graph.walk import toposort
-from tilewright.runtime.device import is_file_device, open_driver
+from tilewright.runtime.device import open_driver
 
 # Structures of a family that are planned for their own sizes before it is lifted.
 MIN_STATIC = 2
@@ -37,10 +35,14 @@ MAX_RUNS = 2
 # Lifted graphs of a family: others are made where sizes exceed the bounds of the first.
 MAX_LIFTED = 8
 MAX_VARIABLES = 3
-# The most elements of a value, and operations of all of them, at the greatest sizes: memory is allocated for those, and
-# kernels of larger work are worth a compilation for their own sizes.
-MAX_ELEMENTS = 1 << 24
-MAX_OPERATIONS = 1 << 31
+MAX_FAILURES = 3
+# A size of 1 is broadcast, and one of 0 has no elements.
+MIN_SIZE = 2
+# A graph of fewer nodes may have as many terms as one of these (`Driver.lifted_terms` for each). Kernels over variables
+# take up to four times as long as others: with more terms that is longer than making a plan, about 0.3 ms for a node.
+MIN_NODES = 64
+# The most elements of a stored value, for each of these terms: memory is allocated for the greatest sizes.
+ELEMENTS_PER_TERM = 4
 
 _SIZED = frozenset({Ops.RESHAPE, Ops.EXPAND, Ops.PAD, Ops.SHRINK, Ops.IOTA})
 # What is mostly stored.
@@ -63,17 +65,17 @@ class _Sample(NamedTuple):
 
 
 class _Graph(NamedTuple):
-    """A lifted graph: for each variable its bounds, and a number of a sample from which its value follows."""
+    """A lifted graph: for each variable its bounds, and which number of a sample is its value."""
 
     structure: Structure
-    variables: tuple[tuple[str, int, int, int, int], ...]  # name, bounds, position of the number, offset
+    variables: tuple[tuple[str, int, int, int], ...]  # name, bounds, position of the number
 
 
 @mutable_record
 class _Family:
     samples: list[tuple[_Sample, Structure]]
     graphs: list[_Graph]
-    is_given_up: bool = False
+    failures: int = 0  # to lift it; after some of them, or where a lifted graph cannot be planned, it is given up
 
 
 @mutable_record
@@ -86,23 +88,23 @@ class _Use:
 
 _families: RecentTable[tuple[Any, ...], _Family] = RecentTable()
 _uses: RecentTable[tuple[Any, ...], _Use | None] = RecentTable(8)
+plan_tables += (_families, _uses)
 
 
 def lifted_structure(structure: Structure) -> Lifted | None:
     """The structure over variables; None where it is to have a plan for its own sizes."""
-    if options.DYNAMIC_KERNELS < 2 or not _is_supported(structure):
-        return None
     key = (structure, plan_options())
     if key in _uses:
         return _used_again(key)
-    sample = _sample_of(structure)
+    terms = _terms_of(structure)
+    sample = _sample_of(structure) if terms else None
     lifted = None
     if sample is not None:
         family = _families.get((sample.key, plan_options()))
         if family is None:
             family = _families[sample.key, plan_options()] = _Family([], [])
             _families.trim()
-        lifted = _lifted_in(family, sample, structure)
+        lifted = _lifted_in(family, sample, structure, terms)
     _uses[key] = None if lifted is None else _Use(lifted, 1)
     _uses.trim()
     return lifted
@@ -121,23 +123,25 @@ def give_up(structure: Structure, error: Exception) -> None:
     emit("lift", structure=structure, failure=f"{type(error).__name__}: {error}")
     for family in _families.values():
         if any(graph.structure == structure for graph in family.graphs):
-            family.is_given_up = True
+            family.failures = MAX_FAILURES
             family.graphs.clear()
     for key, use in list(_uses.items()):
         if use is not None and use.lifted.structure == structure:
             _uses[key] = None
 
 
-def _is_supported(structure: Structure) -> bool:
+def _terms_of(structure: Structure) -> int:
+    """The terms that a node may have on the devices of a structure; 0 where one of them lifts no graphs."""
     devices = {structure.device, *(param.arg.device for param in structure.params)}
-    return all(not is_file_device(name) and open_driver(name).takes_variables for name in devices)
+    return min(open_driver(name).lifted_terms for name in devices)
 
 
 # ---------------------------------------------------------------- families
 
 
 def _sample_of(structure: Structure) -> _Sample | None:
-    """The structure without its numbers, and these; None where a node cannot be lifted."""
+    """The structure without its numbers, and these; None where a node cannot be lifted. What an index is checked
+    against is no such number: programs check against constants."""
     numbers: list[int] = []
     order = toposort(*structure.outputs)
     places = {node: place for place, node in enumerate(order)}
@@ -151,9 +155,6 @@ def _sample_of(structure: Structure) -> _Sample | None:
             fact: Any = (arg.slot, arg.device)
         elif op in _SIZED:
             fact = _numbered(arg, numbers)
-        elif op is Ops.CHECK:
-            numbers.append(arg.size)
-            fact = (arg.wraps, arg.number)
         elif op is Ops.CONST and not isinstance(arg, bool) and float(arg).is_integer():
             numbers.append(int(arg))
             fact = int
@@ -173,20 +174,21 @@ def _numbered(arg: Any, numbers: list[int]) -> Any:
     return None
 
 
-def _lifted_in(family: _Family, sample: _Sample, structure: Structure) -> Lifted | None:
-    if family.is_given_up:
+def _lifted_in(family: _Family, sample: _Sample, structure: Structure, terms: int) -> Lifted | None:
+    if family.failures >= MAX_FAILURES:
         return None
     for graph in family.graphs:
         values = _values_for(graph, sample, structure)
         if values is not None:
             return Lifted(graph.structure, values)
     if len(family.samples) >= MIN_STATIC and len(family.graphs) < MAX_LIFTED:
-        made = _lift([*family.samples, (sample, structure)])
+        made = _lift([*family.samples, (sample, structure)], terms)
         values = None if made is None else _values_for(made, sample, structure)
         if made is not None and values is not None:
             family.graphs.append(made)
             emit("lift", structure=made.structure, failure="")
             return Lifted(made.structure, values)
+        family.failures += 1
     family.samples = [*family.samples[-MIN_STATIC:], (sample, structure)]
     return None
 
@@ -194,8 +196,8 @@ def _lifted_in(family: _Family, sample: _Sample, structure: Structure) -> Lifted
 def _values_for(graph: _Graph, sample: _Sample, structure: Structure) -> dict[str, int] | None:
     """The values with which a lifted graph is the structure; None where there are none."""
     values = {}
-    for name, least, greatest, position, offset in graph.variables:
-        value = values[name] = sample.numbers[position] - offset
+    for name, least, greatest, position in graph.variables:
+        value = values[name] = sample.numbers[position]
         if not least <= value <= greatest:
             return None
     is_equal = fixed_graph(graph.structure.outputs, values) == structure.outputs
@@ -205,48 +207,64 @@ def _values_for(graph: _Graph, sample: _Sample, structure: Structure) -> dict[st
 # ---------------------------------------------------------------- lifting
 
 
-def _lift(samples: Sequence[tuple[_Sample, Structure]]) -> _Graph | None:
+def _lift(samples: Sequence[tuple[_Sample, Structure]], terms: int) -> _Graph | None:
     """The graph of the last sample with expressions in place of the numbers that differ between the samples; None where
     they do not follow from few variables, or where no bounds of these decide what is compared with them."""
     columns = list(zip(*(sample.numbers for sample, _ in samples)))
     is_used, state.is_used = state.is_used, True
-    for greatest in (_next_power, lambda number: _next_power(number) - 1, lambda number: number):
-        expressions = _Expressions(columns, greatest)
-        sizes = [column[-1] if len(set(column)) == 1 else expressions.of(column) for column in columns]
-        if None in sizes:
+    for bounds in _BOUNDS:
+        expressions = _Expressions(columns, bounds)
+        sizes = [size for column in columns if (size := expressions.of(column)) is not None]
+        if len(sizes) < len(columns):
             break
         try:
             lifted = _with_sizes(samples[-1][1], sizes)
             for output in lifted.outputs:
                 verify_tensor_graph(output, "lift")
-            if _is_small(lifted):
+            if _is_worthwhile(lifted, terms):
                 return _Graph(lifted, tuple(expressions.variables))
+            break
         except (UserError, InternalError, AssertionError):
             continue  # a comparison that these bounds leave open
     state.is_used = is_used
     return None
 
 
-def _next_power(number: int) -> int:
-    return 1 << number.bit_length()
+Bounds = Callable[[tuple[int, ...]], tuple[int, int]]
+
+
+def _power_above(numbers: tuple[int, ...]) -> int:
+    return 1 << max(numbers).bit_length()
+
+
+# Bounds of a variable that had these values, the widest first.
+_BOUNDS: tuple[Bounds, ...] = (
+    lambda numbers: (MIN_SIZE, _power_above(numbers)),
+    lambda numbers: (MIN_SIZE, _power_above(numbers) - 1),
+    lambda numbers: (min(numbers), _power_above(numbers)),
+    lambda numbers: (min(numbers), _power_above(numbers) - 1),
+    lambda numbers: (min(numbers), max(numbers)),
+)
 
 
 class _Expressions:
     """Numbers of several samples as expressions over few variables."""
 
-    def __init__(self, columns: Sequence[tuple[int, ...]], greatest: Callable[[int], int]) -> None:
-        self.variables: list[tuple[str, int, int, int, int]] = []
+    def __init__(self, columns: Sequence[tuple[int, ...]], bounds: Bounds) -> None:
+        self.variables: list[tuple[str, int, int, int]] = []
         self._known: dict[tuple[int, ...], int] = {}
         self._columns = columns
-        self._greatest = greatest
+        self._bounds = bounds
         # The smallest numbers are sizes of axes, the others mostly their multiples and products.
-        differing = sorted({column for column in columns if len(set(column)) > 1}, key=lambda column: (max(column), column))
-        for column in differing:
+        differing = {column for column in columns if len(set(column)) > 1}
+        for column in sorted(differing, key=lambda column: (max(column), column)):
             if self.of(column) is None:
                 self._add_variable(column)
 
     def of(self, column: tuple[int, ...]) -> int | None:
-        """The expression of numbers that differ."""
+        """The expression of numbers; the number where they do not differ; None where they follow from no variables."""
+        if len(set(column)) == 1:
+            return column[0]
         if column not in self._known:
             size = self._affine(column)
             size = self._product(column) if size is None else size
@@ -256,12 +274,11 @@ class _Expressions:
         return self._known[column]
 
     def _add_variable(self, column: tuple[int, ...]) -> None:
-        if len(self.variables) == MAX_VARIABLES or min(column) < 2:
+        if len(self.variables) == MAX_VARIABLES or min(column) < MIN_SIZE:
             return
-        name = f"size{len(self.variables)}"
-        greatest = self._greatest(max(column))
-        node = UOp(Ops.VARIABLE, dtypes.index, (), (name, 2, greatest))
-        self.variables.append((name, 2, greatest, self._columns.index(column), 0))
+        name, (least, greatest) = f"size{len(self.variables)}", self._bounds(column)
+        node = UOp(Ops.VARIABLE, dtypes.index, (), (name, least, greatest))
+        self.variables.append((name, least, greatest, self._columns.index(column)))
         self._known[column] = SymbolicInt(node, None)
 
     def _affine(self, column: tuple[int, ...]) -> int | None:
@@ -301,8 +318,6 @@ def _with_sizes(structure: Structure, sizes: Sequence[int]) -> Structure:
             arg = ParamArg(arg.slot, next(remaining), arg.device)
         elif op in _SIZED:
             arg = _filled(arg, remaining)
-        elif op is Ops.CHECK:
-            arg = CheckArg(next(remaining), arg.wraps, arg.number)
         elif op is Ops.CONST and not isinstance(arg, bool) and float(arg).is_integer():
             number = next(remaining)
             if isinstance(number, SymbolicInt):
@@ -318,17 +333,22 @@ def _filled(arg: Any, numbers: Any) -> Any:
     return tuple([_filled(part, numbers) for part in arg]) if isinstance(arg, tuple) else next(numbers)
 
 
-def _is_small(structure: Structure) -> bool:
-    """Whether memory and work at the greatest sizes are small."""
-    operations = 0
-    for node in toposort(*structure.outputs):
+def _is_worthwhile(structure: Structure, terms: int) -> bool:
+    """Whether kernels over variables take less time than a plan for each size, and little memory."""
+    order = toposort(*structure.outputs)
+    summed = 0
+    for node in order:
         if node.op is Ops.REDUCE_AXIS:
-            operations += capacity(element_count(node.src[0].shape))
-        if node.op in _STORED and capacity(element_count(node.shape)) > MAX_ELEMENTS:
+            summed += capacity(element_count(node.src[0].shape))
+        if node.op in _STORED and capacity(element_count(node.shape)) > ELEMENTS_PER_TERM * terms:
             return False
-    return operations <= MAX_OPERATIONS
+        if node.op is Ops.RESHAPE and node.src[0].op is Ops.EXPAND and _merges_sizes(node):
+            return False
+    return summed <= terms * max(len(order), MIN_NODES)
 
 
-def present(size: int, values: dict[str, int]) -> int:
-    """A size over variables of a lifted graph as a number."""
-    return evaluate_size(size.node, values) if isinstance(size, SymbolicInt) else size
+def _merges_sizes(reshape: UOp) -> bool:
+    """Whether axes of sizes that are not known are merged or split. Of a repeated value, as windows of images are, each
+    element is then found by divisions by numbers that are not known, where vectors would be loaded."""
+    sizes = [size for size in reshape.shape if isinstance(size, SymbolicInt)]
+    return any(size not in reshape.src[0].shape for size in sizes)

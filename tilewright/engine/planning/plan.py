@@ -7,6 +7,7 @@ new                      the graph is scheduled, its kernels are compiled where 
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from tilewright.base.config import options
 from tilewright.base.errors import KernelDifferenceError
@@ -27,6 +28,7 @@ from tilewright.engine.compilation.stored import (
     is_watched,
     plan_options,
     schedule_options,
+    wants_any_kernels,
     wants_results_alone,
 )
 from tilewright.engine.compilation.workers import Workers, skip_young_generations, tuned_interpreter
@@ -80,6 +82,8 @@ planning = renewed_lock()
 _schedules: RecentTable[tuple[object, ...], Schedule] = RecentTable()
 _plans: RecentTable[tuple[object, ...], Plan] = RecentTable()
 kernel_tables.append(_plans)
+# Tables of modules that make plans from these, which are emptied with them.
+plan_tables: list[RecentTable[Any, Any]] = []
 
 
 def known_plan(structure: Structure, is_replayed: bool = False) -> Plan | None:
@@ -93,8 +97,8 @@ def known_plan(structure: Structure, is_replayed: bool = False) -> Plan | None:
 
 def may_lift_sizes() -> bool:
     """Whether a new structure may be planned with variables in place of sizes (`planning.lifted`): not in a process
-    with few plans, whose results come sooner without, and where only results are wanted."""
-    return len(_plans) >= MIN_PLANS and options.DYNAMIC_KERNELS > 1 and wants_results_alone()
+    with few plans, whose results come sooner without, and where any right kernels will do."""
+    return len(_plans) >= MIN_PLANS and options.DYNAMIC_KERNELS > 1 and wants_any_kernels()
 
 
 def plan_graph(structure: Structure, is_replayed: bool = False, bound: BoundGraph | None = None) -> Plan:
@@ -207,4 +211,6 @@ def forget_schedules() -> None:
     _schedules.clear()
     _plans.clear()
     divisions.clear()
+    for table in plan_tables:
+        table.clear()
     forget_families()

@@ -167,7 +167,7 @@ class TensorBase:
     def _note_path(self, made: Self, moves: tuple[Move, ...]) -> Self:
         """Records in a view how it was made from this tensor, where an assignment to the view can be one to this
         tensor."""
-        if all([op in INVERTIBLE for op, _ in moves]):
+        if INVERTIBLE.issuperset(op for op, _ in moves):
             older = [(ancestor, path + moves) for ancestor, path in self._ancestors if ancestor() is not None]
             made._ancestors = (*older, (weakref.ref(self), moves))
             if is_file_device(self.device):

@@ -104,9 +104,8 @@ def shape_from(operation: str, args: Sequence[Any]) -> tuple[int, ...]:
 
 def broadcast_shape(operation: str, *shapes: Shape) -> Shape:
     """The shape that all broadcast to: aligned at the last axis, sizes are equal or 1."""
-    first = shapes[0]
-    if all([shape == first for shape in shapes]):
-        return first
+    if shapes.count(shapes[0]) == len(shapes):
+        return shapes[0]
     ndim = max(map(len, shapes))
     aligned = [(1,) * (ndim - len(shape)) + shape for shape in shapes]
     result = []
@@ -177,7 +176,7 @@ def fit(node: UOp, dtype: DType, shape: Shape) -> UOp:
 
 def resolve_minus_one(operation: str, sizes: Shape, count: int, source: Shape) -> Shape:
     """`sizes` with one -1 replaced so that the product is `count`."""
-    if not any([size < 0 for size in sizes]) and math.prod(sizes) == count:
+    if not any(size < 0 for size in sizes) and math.prod(sizes) == count:
         return sizes
     if sizes.count(-1) > 1 or any(size < -1 for size in sizes):
         raise ShapeError(operation, f"{sizes} has sizes that are not known", "one size may be -1, the others are >= 0")

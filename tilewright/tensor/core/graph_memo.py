@@ -211,21 +211,26 @@ def _graph_of(
 
 # ---------------------------------------------------------------- methods
 
+_PRODUCTS = "linear dot matmul mm bmm addmm baddbmm outer scaled_dot_product_attention"
+_WINDOWS = (
+    "conv1d conv2d conv_transpose2d max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d "
+    "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d interpolate pixel_shuffle"
+)
+_REDUCTIONS = (
+    "mean var std var_mean std_mean argmax argmin logsumexp softmax log_softmax softmin layernorm batchnorm normalize"
+)
+_ELEMENTWISE = (
+    "sigmoid tanh logsigmoid silu softplus mish elu celu selu gelu hardsigmoid hardswish quick_gelu glu exp log log1p "
+    "expm1 sin cos pow erf rsqrt clamp clip lerp masked_fill"
+)
+_MOVEMENTS = "cat stack gather one_hot"
+_LOSSES = (
+    "binary_crossentropy binary_crossentropy_logits nll_loss cross_entropy sparse_categorical_crossentropy mse_loss "
+    "l1_loss huber_loss smooth_l1_loss kl_div cosine_similarity"
+)
 # Methods that make several tensors on the way, and read no values, no random numbers and no memory but that of their
 # operands.
-REMEMBERED = frozenset(
-    """
-    linear dot matmul mm bmm addmm baddbmm outer
-    conv1d conv2d conv_transpose2d max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d
-    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d interpolate pixel_shuffle
-    mean var std var_mean std_mean layernorm batchnorm normalize logsumexp softmax log_softmax softmin scaled_dot_product_attention
-    sigmoid tanh logsigmoid silu softplus mish elu celu selu gelu hardsigmoid hardswish quick_gelu glu
-    exp log log1p expm1 sin cos pow erf rsqrt clamp clip lerp
-    cat stack argmax argmin gather masked_fill one_hot
-    binary_crossentropy binary_crossentropy_logits nll_loss cross_entropy sparse_categorical_crossentropy mse_loss
-    l1_loss huber_loss smooth_l1_loss kl_div cosine_similarity
-    """.split()
-)
+REMEMBERED = frozenset(f"{_PRODUCTS} {_WINDOWS} {_REDUCTIONS} {_ELEMENTWISE} {_MOVEMENTS} {_LOSSES}".split())
 
 _ONE = "one"
 

@@ -64,7 +64,7 @@ def _plain_key(index: Any) -> Hashable | None:
     for entry in index if index.__class__ is tuple else (index,):
         if entry.__class__ is slice:
             parts = (entry.start, entry.stop, entry.step)
-            if any([part is not None and part.__class__ is not int for part in parts]):
+            if any(part is not None and part.__class__ is not int for part in parts):
                 return None
             key.append(parts)
         elif entry is None or entry is Ellipsis or entry.__class__ is int:

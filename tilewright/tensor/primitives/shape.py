@@ -69,7 +69,7 @@ class ShapeMixin(StorageMixin):
         """The same elements in row-major order under another shape; one size may be -1, and None keeps the size of the
         axis at that position."""
         given = tuple(shape) if not args and isinstance(shape, tuple | list) else (shape, *args)
-        if any([size is None for size in given]):
+        if any(size is None for size in given):
             given = self._filled_sizes("reshape", given)
         sizes = resolve_minus_one("reshape", shape_from("reshape", (given,)), math.prod(self.shape), self.shape)
         return self._view((Ops.RESHAPE, sizes))
