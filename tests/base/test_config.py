@@ -213,7 +213,7 @@ def test_set_option_is_for_the_process() -> None:
     [
         ({"DEBGU": 1}, "did you mean DEBUG?"),
         ({"tilewright_cache": "x"}, "did you mean TILEWRIGHT_CACHE_DIR?"),
-        ({"QQQQ": 1}, "JIT, JOIN_LAUNCHES, KEEP_NAMED, NOOPT, OPT_LIMIT, PASS_LIMIT,"),
+        ({"QQQQ": 1}, "JIT, JOIN_LAUNCHES, KEEP_NAMED, LIFT_SIZES, NOOPT, OPT_LIMIT, PASS_LIMIT,"),
         ({"DEBUG": "2"}, "'2' is not an integer of at least 0"),
         ({"DEBUG": -1}, "-1 is not an integer of at least 0"),
         ({"DEBUG": 1.0}, "1.0 is not an integer"),

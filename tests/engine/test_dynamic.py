@@ -26,7 +26,7 @@ from tilewright.schedule import pipeline
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path) -> Iterator[Path]:
-    with cache_in(tmp_path) as folder, Context(DYNAMIC_KERNELS=2):
+    with cache_in(tmp_path) as folder, Context(DYNAMIC_KERNELS=2, LIFT_SIZES=0):
         yield folder
 
 

@@ -114,11 +114,12 @@ def test_results_do_not_depend_on_it(name: str, told: list[str]) -> None:
     assert [reason for reason in told if reason] == []
     assert bool(told) == (name not in OWN_SIZES)
     forget_schedules()
-    with Context(DYNAMIC_KERNELS=0):
+    with Context(LIFT_SIZES=0):
         for n in SIZES:
             expected = program(n).numpy()
             assert found[n].shape == expected.shape
-            np.testing.assert_allclose(found[n], expected, rtol=3e-5, atol=3e-5)
+            tolerance = 2e-3 if name == "half" else 3e-5
+            np.testing.assert_allclose(found[n], expected, rtol=tolerance, atol=tolerance)
 
 
 def test_a_later_size_makes_no_plan(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +160,7 @@ def test_two_sizes_that_differ_apart() -> None:
     pairs = [(2, 9), (3, 17), (5, 11), (4, 29), (7, 23), (6, 10), (3, 5)]
     found = [program(*pair).numpy() for pair in pairs]
     forget_schedules()
-    with Context(DYNAMIC_KERNELS=0):
+    with Context(LIFT_SIZES=0):
         for pair, result in zip(pairs, found, strict=True):
             np.testing.assert_allclose(result, program(*pair).numpy(), rtol=3e-5, atol=1e-5)
 
@@ -200,7 +201,7 @@ def test_training_on_batches_of_any_length() -> None:
 
     found = losses()
     forget_schedules()
-    with Context(DYNAMIC_KERNELS=0):
+    with Context(LIFT_SIZES=0):
         np.testing.assert_allclose(found, losses(), rtol=2e-4)
 
 
@@ -215,7 +216,7 @@ def test_a_text_that_grows_is_joined_once_for_each_token(told: list[str]) -> Non
         new.item()
     assert counts[2:] == [counts[2]] * 6
     assert set(told) == {""}
-    with Context(DYNAMIC_KERNELS=0, KEEP_NAMED=0):
+    with Context(LIFT_SIZES=0, KEEP_NAMED=0):
         expected = [3, 1, 4]
         table, out = (weight.numpy() for weight in weights)
         for _ in range(8):

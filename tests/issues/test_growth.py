@@ -380,7 +380,7 @@ def test_what_is_remembered_of_many_lengths_is_limited() -> None:
 def test_what_is_used_again_stays_and_what_is_not_comes_back() -> None:
     forget_schedules()
     forget_kernels()
-    with Context(PLAN_CACHE=4):
+    with Context(PLAN_CACHE=4, LIFT_SIZES=0):
         use_length(5)
         kept = next(plan._plans.values())
         for length in range(100, 120):
@@ -388,7 +388,7 @@ def test_what_is_used_again_stays_and_what_is_not_comes_back() -> None:
             use_length(5)
         assert any(found is kept for found in plan._plans.values())
         use_length(100)
-    with Context(PLAN_CACHE=0):
+    with Context(PLAN_CACHE=0, LIFT_SIZES=0):
         for length in range(10, 20):
             use_length(length)
         assert len(plan._plans) >= 10

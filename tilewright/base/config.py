@@ -106,9 +106,8 @@ class Options:
     )
     DYNAMIC_KERNELS = _option(
         2,
-        "0 compiles every kernel for its own sizes; 2 lets graphs that differ in sizes alone share a plan with "
-        "symbolic sizes, and small kernels of many sizes one kernel; 1 the latter alone, except those that add up "
-        "floats, whose last bits then do not depend on the sizes that came before.",
+        "0 compiles every kernel for its own sizes; 2 lets small kernels of many sizes share one with symbolic sizes; "
+        "1 too, except those that add up floats, whose last bits then do not depend on the sizes that came before.",
         affects=KERNEL,
     )
     FLUSH_DENORMALS = _option(
@@ -137,6 +136,12 @@ class Options:
         1,
         "0 computes a value again for each result that is asked for later; 1 keeps a value with a reduction that was "
         "computed on the way to a result, where a tensor of the program still names it.",
+    )
+    LIFT_SIZES = _option(
+        1,
+        "1 lets graphs that differ in their sizes alone share a plan with symbolic sizes, from the third size on, "
+        "where DYNAMIC_KERNELS is 2: last bits of float sums may then depend on the sizes that came before; 0 makes a "
+        "plan for each size.",
     )
     REMEMBER_GRAPHS = _option(
         1,

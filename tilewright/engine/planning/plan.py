@@ -98,7 +98,8 @@ def known_plan(structure: Structure, is_replayed: bool = False) -> Plan | None:
 def may_lift_sizes() -> bool:
     """Whether a new structure may be planned with variables in place of sizes (`planning.lifted`): not in a process
     with few plans, whose results come sooner without, and where any right kernels will do."""
-    return len(_plans) >= MIN_PLANS and options.DYNAMIC_KERNELS > 1 and wants_any_kernels()
+    is_allowed = options.LIFT_SIZES and options.DYNAMIC_KERNELS > 1
+    return bool(is_allowed) and len(_plans) >= MIN_PLANS and wants_any_kernels()
 
 
 def plan_graph(structure: Structure, is_replayed: bool = False, bound: BoundGraph | None = None) -> Plan:

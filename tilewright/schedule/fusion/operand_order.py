@@ -19,7 +19,7 @@ from tilewright.base.target import Target, TensorCore
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import consumers, map_nodes, toposort
+from tilewright.graph.walk import consumers, map_nodes, size_of, toposort
 from tilewright.schedule.fusion.factors import Factor, factor_of, is_input
 from tilewright.schedule.fusion.indexing import TRUE, Element, push_movement
 from tilewright.schedule.fusion.result_orders import (
@@ -124,7 +124,7 @@ def _factors(node: UOp, facts_of: Callable[[UOp], Target]) -> list[Factor]:
     factors = [factor_of(operand, element) for operand in product.src]
     if factors[1].base.dtype is not factors[0].base.dtype or not _cores(factors, facts_of(node)):
         return []
-    work = math.prod(product.shape)
+    work = max_count(product.shape)
     return factors if all(work >= _least_uses(factor) * max_count(factor.base.shape) for factor in factors) else []
 
 
@@ -163,7 +163,7 @@ def _misplaced(
     if found is None:
         found = _moved(node, factors, own, inner, ordered, lanes, is_in_windows)
         found = _moved_alone(node, factors, own, inner, is_good, lanes) or found
-    work = math.prod(node.src[0].shape)
+    work = max_count(node.src[0].shape)
     singles = [_staged(work, others, cores[0]) for others, good in zip(own[::-1], is_good, strict=True) if not good]
     if not any(core.is_bulk for core in cores) and not _pays(found, sum(singles), target):
         return []
@@ -179,7 +179,7 @@ def _differ_along_sum(factors: list[Factor], inner: list[UOp]) -> bool:
 
 def _staged(work: int, others: list[UOp], core: TensorCore) -> int:
     """How often elements of a factor are staged: once for each tile of the other factor's own loops."""
-    size = math.prod(int(loop.src[0].arg) for loop in others)
+    size = math.prod(map(size_of, others))
     return work // size * -(-size // core.columns)
 
 

@@ -11,7 +11,6 @@ stored instead."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 
 from tilewright.base.target import Target
@@ -66,7 +65,7 @@ def _operand_to_transpose(node: UOp, stored: frozenset[UOp]) -> UOp | None:
     rows = [axis for axis in axes if right.shape[axis] == 1]
     if not rows or axes[-1] not in summed or node.shape[columns] < MIN_COLUMNS:
         return None
-    if math.prod(product.shape[axis] for axis in (*rows, *summed, columns)) < MIN_PRODUCTS:
+    if max_count(tuple(product.shape[axis] for axis in (*rows, *summed, columns))) < MIN_PRODUCTS:
         return None
     return _view_across(left, rows, stored)
 
