@@ -15,6 +15,7 @@ from tilewright.engine.planning import lifted, plan
 from tilewright.engine.planning.plan import forget_schedules
 from tilewright.nn import functional as F
 from tilewright.nn import optim
+from tilewright.runtime.device import open_driver
 
 SIZES = (5, 6, 7, 9, 12, 8, 13, 30, 31)
 
@@ -120,6 +121,17 @@ def test_results_do_not_depend_on_it(name: str, told: list[str]) -> None:
             assert found[n].shape == expected.shape
             tolerance = 2e-3 if name == "half" else 3e-5
             np.testing.assert_allclose(found[n], expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", ["rows", "sum over the size", "causal attention", "joined growing", "gradients"])
+def test_the_emulator_runs_lifted_graphs(name: str, told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its checks of bounds, of memory that nobody wrote, and of races."""
+    monkeypatch.setattr(type(open_driver("PYTHON")), "lifted_terms", 1 << 22)
+    with Context(DEVICE="PYTHON"):
+        found = {n: PROGRAMS[name](n).numpy() for n in SIZES[:7]}
+    assert set(told) == {""}
+    for n, result in found.items():
+        np.testing.assert_allclose(result, PROGRAMS[name](n).numpy(), rtol=3e-5, atol=3e-5)
 
 
 def test_a_later_size_makes_no_plan(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

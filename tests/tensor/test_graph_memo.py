@@ -309,6 +309,20 @@ def test_a_gradient_is_derived_anew_where_another_parameter_is_asked_for() -> No
     np.testing.assert_allclose(gradients()[0], expected, rtol=1e-5)
 
 
+def test_gradients_of_gradients_see_views() -> None:
+    def second(values: np.ndarray) -> Any:
+        x = Tensor(values, requires_grad=True)
+        view = x.reshape(2, 6)
+        x.grad = None
+        (view.reshape(12) ** 3).sum().backward(create_graph=True)
+        assert x.grad is not None
+        return x.grad.sum().gradient(x)[0].tolist()
+
+    for seed in range(LEARNED + 2):
+        values = normal(3, 4, seed=seed)
+        np.testing.assert_allclose(second(values), 6 * values, rtol=1e-5)
+
+
 def test_gradients_of_a_checkpoint_are_the_same() -> None:
     def run() -> list[Any]:
         weight = Tensor(normal(4, 4, seed=1), requires_grad=True)

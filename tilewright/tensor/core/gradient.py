@@ -52,7 +52,8 @@ class GradientMixin(TensorBase):
         def derive() -> Mapping[UOp, UOp]:
             return Flow(self.uop, is_wanted, stops=True).propagate(upstream)
 
-        found = derive() if gradient is not None else gradients_of_structure(self.uop, is_wanted, derive)
+        is_plain = gradient is None and not create_graph  # else the upstream, or notes of merged views, matter too
+        found = gradients_of_structure(self.uop, is_wanted, derive) if is_plain else derive()
         if not found and not self.requires_grad:  # a result may depend on a parameter in name only, as x**0
             message = "no tensor that requires a gradient takes part in it"
             raise UnsupportedError("backward", message, "make the parameters with requires_grad=True")

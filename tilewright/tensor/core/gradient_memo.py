@@ -13,7 +13,7 @@ from tilewright.graph.functions import GraphFunction, function_of
 from tilewright.graph.ops import Identity, Ops
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
-from tilewright.tensor.core.graph_memo import Learned, may_remember
+from tilewright.tensor.core.graph_memo import Learned, may_remember, surroundings
 
 
 class _Gradients(NamedTuple):
@@ -60,7 +60,7 @@ def _key_of(root: UOp, order: list[UOp], is_wanted: Callable[[UOp], bool]) -> Ha
         return None
     kinds = tuple([(node.dtype, node.arg.size, node.arg.device) for node in memory])
     wanted = tuple([number for number, node in enumerate(order) if is_wanted(node)])
-    return found[0], kinds, wanted
+    return found[0], kinds, wanted, surroundings()
 
 
 def _as_function(order: list[UOp], gradients: Mapping[UOp, UOp]) -> _Gradients | None:

@@ -88,8 +88,8 @@ class _Operands:
             bounds = node.bounds
             if node.op is Ops.BUFFER:
                 self.known.append(node.cache.get("limits", ()))
-        flags = (tensor._requires_grad, node.op is Ops.DETACH and node.arg is None)
-        return (number, node.op, node.dtype, shape, tensor.device, flags, bounds, *moves)
+        mark = None if node.op is not Ops.DETACH else (node.arg if isinstance(node.arg, str) else type(node.arg))
+        return (number, node.op, mark, node.dtype, shape, tensor.device, tensor._requires_grad, bounds, *moves)
 
 
 class Learned(Generic[V]):
@@ -138,6 +138,11 @@ def _options_reader() -> Callable[[], tuple[object, ...]]:
     return plan_options
 
 
+def surroundings() -> tuple[Hashable, ...]:
+    """What any operation and any rule of a gradient may read besides its operands."""
+    return modes.both, dtypes.default_float, _options_reader()()
+
+
 def remembered(key: Hashable | None, operands: Sequence[T], operation: Callable[[], Built[T]]) -> Built[T]:
     """What an operation gives that depends on its operands and on what is in `key`, and on nothing else."""
     if key is None or not may_remember():
@@ -149,7 +154,7 @@ def remembered(key: Hashable | None, operands: Sequence[T], operation: Callable[
         if part is None:
             return operation()
         parts.append(part)
-    whole = (key, modes.both, dtypes.default_float, _options_reader()(), *parts)
+    whole = (key, *surroundings(), *parts)
     try:
         graph = _graphs[whole]
     except KeyError:
