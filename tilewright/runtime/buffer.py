@@ -42,9 +42,9 @@ host_access = _HostAccess()
 
 class Buffer:
     """Memory of one device, allocated on first use. A symbolic size is that of the contents; memory is allocated for
-    the greatest value."""
+    the greatest value. `room` is for how many elements there is memory, where that is more than the size."""
 
-    __slots__ = ("__weakref__", "_counted", "_node", "device", "dtype", "memory", "size")
+    __slots__ = ("__weakref__", "_counted", "_node", "device", "dtype", "memory", "room", "size")
 
     def __init__(self, device: str, dtype: DType, size: int, memory: Any = None, counted: int = 0) -> None:
         """`counted`: the bytes of `memory` that GlobalCounters has added; they are subtracted when the buffer is
@@ -52,6 +52,7 @@ class Buffer:
         self.device = device
         self.dtype = dtype
         self.size = size
+        self.room = 0
         self.memory = memory
         self._counted = counted
         self._node: weakref.ref[UOp] | None = None
@@ -65,6 +66,20 @@ class Buffer:
     @property
     def nbytes(self) -> int:
         return capacity(self.size) * self.dtype.itemsize
+
+    def shrink(self, size: int) -> None:
+        """Makes the contents fewer elements than there is memory for."""
+        self.ensure()
+        self.room = capacity(self.size)
+        self.size = size
+
+    def with_room(self, count: int) -> Buffer:
+        """A buffer of the same contents with memory for so many elements: this one where it has it, else a copy."""
+        if max(self.room, capacity(self.size)) >= count:
+            return self
+        made = Buffer(self.device, self.dtype, count)
+        transfer((made.ensure(), 0), self.device, (self.ensure(), 0), self.device, self.nbytes)
+        return made
 
     def ensure(self) -> Any:
         """The memory, taken from the device if there is none yet."""

@@ -36,6 +36,7 @@ from tilewright.engine.memory.parts import divide_outputs, exchange_buffers, hel
 from tilewright.engine.planning.bind import BoundGraph
 from tilewright.engine.planning.bindings import parts_of_one_binding
 from tilewright.engine.planning.plan import (
+    NotPlannedError,
     Plan,
     Structure,
     known_plan,
@@ -85,10 +86,6 @@ class Prepared(NamedTuple):
         return self.makes_extra and self.asked < len(self.wanted)
 
 
-class _LiftedError(Exception):
-    """A structure with variables in place of its sizes cannot be planned: it gets a plan for its own sizes."""
-
-
 class _OutsiderError(Exception):
     """A graph with values of outsiders cannot be planned or allocated, perhaps because of those values."""
 
@@ -103,7 +100,7 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
             # Outsiders keep their old contents, and updates go to new memory. Their errors are raised when they are
             # read.
             makes_extra = False
-        except _LiftedError:
+        except NotPlannedError:
             continue
         except BeingTraced as found:
             await_end(found.trace)
@@ -115,14 +112,13 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
 
 
 def _planned(prepared: Prepared) -> Plan:
+    if prepared.is_lifted:
+        from tilewright.engine.planning.lifted import plan_lifted
+
+        return plan_lifted(prepared.structure, prepared.bound)
     try:
         return plan_graph(prepared.structure, is_traced(), prepared.bound)
     except Exception as error:
-        if prepared.is_lifted:
-            from tilewright.engine.planning.lifted import give_up
-
-            give_up(prepared.structure, error)
-            raise _LiftedError from error
         if isinstance(error, UserError) and prepared.has_extra:
             raise _OutsiderError from error
         for watch in plan_watchers:
@@ -224,6 +220,10 @@ def _run(prepared: Prepared, plan: Plan) -> None:
     schedule = plan.schedule
     bound = prepared.bound
     slots: list[Buffer | None] = [buffer_of(node) for node in bound.buffers]
+    if prepared.is_lifted:
+        from tilewright.engine.planning.lifted import give_room
+
+        give_room(prepared.structure, schedule, slots)
     for slot in schedule.slots[len(slots) :]:
         slots.append(Buffer(slot.device, slot.dtype, slot.size) if slot.kind == "output" else None)
     if bound.values:
@@ -262,7 +262,10 @@ def _note_sizes(prepared: Prepared, schedule: Schedule, slots: list[Buffer | Non
         buffer = slots[slot]
         if slot >= len(prepared.bound.buffers) and buffer is not None:
             size = rebound(element_count(node.shape), prepared.bound.values)
-            buffer.size = size.value if prepared.is_lifted and isinstance(size, SymbolicInt) else size
+            if prepared.is_lifted and isinstance(size, SymbolicInt):
+                buffer.shrink(size.value)
+            else:
+                buffer.size = size
 
 
 def _guards_of(run: Run) -> list[Guard]:

@@ -13,19 +13,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.base.dtype import dtypes
-from tilewright.base.errors import InternalError, UserError
+from tilewright.base.errors import InternalError, UnsupportedError, UserError
 from tilewright.base.events import emit
 from tilewright.base.records import NamedTuple, mutable_record
 from tilewright.engine.compilation.stored import plan_options
-from tilewright.engine.planning.plan import Structure, plan_tables
+from tilewright.engine.planning.bind import BoundGraph
+from tilewright.engine.planning.plan import NotPlannedError, Plan, Structure, plan_graph, plan_tables
 from tilewright.engine.recent import RecentTable
 from tilewright.graph.ops import Ops, ParamArg
+from tilewright.graph.records import Schedule
 from tilewright.graph.sizes import fixed_graph
 from tilewright.graph.spec import element_count
 from tilewright.graph.symbolic import SymbolicInt, capacity, state
 from tilewright.graph.uop import UOp
 from tilewright.graph.verification.verify import verify_tensor_graph
 from tilewright.graph.walk import toposort
+from tilewright.runtime.buffer import Buffer
 from tilewright.runtime.device import open_driver
 
 # Structures of a family that are planned for their own sizes before it is lifted.
@@ -118,8 +121,18 @@ def _used_again(key: tuple[Any, ...]) -> Lifted | None:
     return use.lifted
 
 
-def give_up(structure: Structure, error: Exception) -> None:
-    """Notes that a lifted graph cannot be planned: structures of its family have plans of their own."""
+def plan_lifted(structure: Structure, bound: BoundGraph) -> Plan:
+    """The plan of a lifted structure. Where there is none, structures of its family have plans of their own."""
+    try:
+        plan = plan_graph(structure, bound=bound)
+        _check_updates(structure, plan.schedule)
+    except Exception as error:
+        _give_up(structure, error)
+        raise NotPlannedError from error
+    return plan
+
+
+def _give_up(structure: Structure, error: Exception) -> None:
     emit("lift", structure=structure, failure=f"{type(error).__name__}: {error}")
     for family in _families.values():
         if any(graph.structure == structure for graph in family.graphs):
@@ -128,6 +141,36 @@ def give_up(structure: Structure, error: Exception) -> None:
     for key, use in list(_uses.items()):
         if use is not None and use.lifted.structure == structure:
             _uses[key] = None
+
+
+def _check_updates(structure: Structure, schedule: Schedule) -> None:
+    """Refuses a plan that reads and updates memory whose size is a variable: a run may be given a copy of it."""
+    written, read = _slots_of_items(schedule)
+    for slot in _sized(structure):
+        if slot in written and slot in read:
+            raise UnsupportedError("realize", "an update of memory of a size that differs", "make a plan for each size")
+
+
+def give_room(structure: Structure, schedule: Schedule, slots: list[Buffer | None]) -> None:
+    """Replaces buffers that a run reads by copies where their memory is for fewer than the greatest sizes: kernels may
+    read anything in memory of the size that they were made for, and mask it."""
+    written, _ = _slots_of_items(schedule)
+    for slot, greatest in _sized(structure).items():
+        buffer = slots[slot]
+        if buffer is not None and slot not in written:
+            slots[slot] = buffer.with_room(greatest)
+
+
+def _sized(structure: Structure) -> dict[int, int]:
+    """The slots of memory whose size is a variable, with its maximum."""
+    sizes = {param.arg.slot: param.arg.size for param in structure.params}
+    return {slot: size.greatest for slot, size in sizes.items() if isinstance(size, SymbolicInt)}
+
+
+def _slots_of_items(schedule: Schedule) -> tuple[set[int], set[int]]:
+    """Those that are written, and those that are read."""
+    written = {access.slot for item in schedule.items for access in item.writes}
+    return written, {access.slot for item in schedule.items for access in item.reads}
 
 
 def _terms_of(structure: Structure) -> int:

@@ -65,6 +65,10 @@ class Plan:
         return not any(isinstance(kernel, BoundKernel) for kernel in self.kernels)
 
 
+class NotPlannedError(Exception):
+    """A structure with variables in place of its sizes has no plan: it gets one for its own sizes."""
+
+
 class Structure(NamedTuple):
     """All that a schedule depends on, besides options and targets. `pinned` are the slots whose contents are kept."""
 
