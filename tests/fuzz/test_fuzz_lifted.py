@@ -5,6 +5,7 @@ python -m tests.fuzz.test_fuzz_lifted [--seconds S] [--seed N]     fresh program
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import sys
 import time
@@ -22,7 +23,7 @@ COMPARED = 3  # of the last tensors of a program
 
 
 def program(seed: int, n: int, m: int) -> list[Tensor]:
-    """The last tensors of a program, whose choices are those of its seed where shapes allow them."""
+    """The last tensors of a program, whose choices are those of its seed where shapes allow them, and a gradient."""
     choose = random.Random(seed)
     array = np.random.default_rng(seed).uniform(-1, 1, (LENGTH, LENGTH)).astype(np.float32)
     start = Tensor(array).realize()
@@ -36,7 +37,11 @@ def program(seed: int, n: int, m: int) -> list[Tensor]:
             pairs.append(made)
         if len(pairs) == 9:
             break
-    return [pair.plain for pair in pairs[-COMPARED:]]
+    last = pairs[-1].plain
+    slopes: tuple[Tensor, ...] = ()
+    with contextlib.suppress(UserError):  # a step of the program may have realised what came of it
+        slopes = (last.square().sum() * 0.5).gradient(start)
+    return [*(pair.plain for pair in pairs[-COMPARED:]), *slopes]
 
 
 def check(seed: int) -> list[str]:

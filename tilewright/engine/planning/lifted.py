@@ -205,7 +205,7 @@ def _sample_of(structure: Structure) -> _Sample | None:
             fact = (arg.__class__, repr(arg) if op is Ops.CONST else arg)
         skeleton.append((op, node.dtype, tuple([places[src] for src in node.src]), fact))
     outputs = tuple([places[node] for node in structure.outputs])
-    key = (tuple(skeleton), outputs, structure.device, structure.pinned)
+    key = (tuple(skeleton), outputs, len(structure.params), structure.device, structure.pinned)
     return _Sample(key, tuple(numbers))
 
 
@@ -368,7 +368,7 @@ def _with_sizes(structure: Structure, sizes: Sequence[int]) -> Structure:
         made = done[node] = UOp(op, dtype, src, arg)
         if made.line is None:
             made.line = node.line
-    params = tuple([done[param] for param in structure.params])
+    params = tuple([done.get(param, param) for param in structure.params])  # some are used by gradients alone
     return structure._replace(outputs=tuple([done[node] for node in structure.outputs]), params=params)
 
 

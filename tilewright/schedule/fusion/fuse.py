@@ -303,9 +303,10 @@ class _Decisions:
         last = next((loop for loop in reversed(loops_over(use.root.shape)) if loop.op is Ops.RANGE), None)
         for atom, step in affine(self.plan.position(use.element.indices, node.shape)).terms.items():
             is_part = atom.op is Ops.MOD and atom.src[0] is last
-            size = atom.src[1 if is_part else 0]
-            if (is_part or atom is last) and step != 1 and size.is_const and size.arg < MIN_ADJACENT:
-                return True
+            if (is_part or atom is last) and step != 1:
+                size = atom.src[1 if is_part else 0]
+                if size.is_const and size.arg < MIN_ADJACENT:
+                    return True
         return False
 
     def _has_enough_rows(self, node: UOp, use: Use, rows: int) -> bool:
