@@ -102,7 +102,7 @@ PROGRAMS: dict[str, Callable[[int], Tensor]] = {
     "half": lambda n: (tensor(n, 16).half() @ Tensor(WEIGHT).half()).float(),
     "reshaped": lambda n: tensor(2, n, 6).reshape(2 * n, 6).softmax(0),
     "heads": lambda n: tensor(2, n, 8).reshape(2, n, 4, 2).transpose(1, 2).softmax(-2),
-    "divided rows": lambda n: ((tensor(12, 12)[n : n + 3] @ tensor(12, 4)).flatten() * n).reshape(-1, 6).max(0),
+    "divided rows": lambda n: ((tensor(40, 12)[n : n + 3] @ tensor(12, 4)).flatten() * n).reshape(-1, 6).max(0),
     "outer": lambda n: tensor(n, 1) * tensor(1, n + 2) + tensor(n + 2),
 }
 # Windows over sizes that are not known would be found by divisions; a sort gathers with a check against the size.
