@@ -52,10 +52,6 @@ class RecentTable(Generic[K, V]):
         for entry in list(self._entries.values()):
             yield entry[0]  # type: ignore[misc]
 
-    def items(self) -> Iterator[tuple[K, V]]:
-        for key, entry in list(self._entries.items()):
-            yield key, entry[0]  # type: ignore[misc]
-
     def clear(self) -> None:
         self._entries.clear()
 

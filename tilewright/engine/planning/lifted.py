@@ -81,44 +81,32 @@ class _Family:
     failures: int = 0  # to lift it; after some of them, or where a lifted graph cannot be planned, it is given up
 
 
-@mutable_record
-class _Use:
-    """A structure with a lifted plan, and how often it has run."""
-
-    lifted: Lifted
-    runs: int = 0
-
-
 _families: RecentTable[tuple[Any, ...], _Family] = RecentTable()
-_uses: RecentTable[tuple[Any, ...], _Use | None] = RecentTable(8)
-plan_tables += (_families, _uses)
+# How often a lifted structure has run with these values. The structure that it stood for is not kept.
+_runs: RecentTable[tuple[Any, ...], int] = RecentTable(8)
+plan_tables += (_families, _runs)
 
 
 def lifted_structure(structure: Structure) -> Lifted | None:
     """The structure over variables; None where it is to have a plan for its own sizes."""
-    key = (structure, plan_options())
-    if key in _uses:
-        return _used_again(key)
     terms = _terms_of(structure)
     sample = _sample_of(structure) if terms else None
-    lifted = None
-    if sample is not None:
-        family = _families.get((sample.key, plan_options()))
-        if family is None:
-            family = _families[sample.key, plan_options()] = _Family([], [])
-            _families.trim()
-        lifted = _lifted_in(family, sample, structure, terms)
-    _uses[key] = None if lifted is None else _Use(lifted, 1)
-    _uses.trim()
-    return lifted
-
-
-def _used_again(key: tuple[Any, ...]) -> Lifted | None:
-    use = _uses[key]
-    if use is None or use.runs >= MAX_RUNS:
+    if sample is None:
         return None
-    use.runs += 1
-    return use.lifted
+    family = _families.get((sample.key, plan_options()))
+    if family is None:
+        family = _families[sample.key, plan_options()] = _Family([], [])
+        _families.trim()
+    lifted = _lifted_in(family, sample, structure, terms)
+    if lifted is None:
+        return None
+    key = (lifted.structure, tuple(lifted.values.items()), plan_options())
+    runs = _runs.get(key) or 0
+    if runs >= MAX_RUNS:
+        return None
+    _runs[key] = runs + 1
+    _runs.trim()
+    return lifted
 
 
 def plan_lifted(structure: Structure, bound: BoundGraph) -> Plan:
@@ -138,9 +126,6 @@ def _give_up(structure: Structure, error: Exception) -> None:
         if any(graph.structure == structure for graph in family.graphs):
             family.failures = MAX_FAILURES
             family.graphs.clear()
-    for key, use in list(_uses.items()):
-        if use is not None and use.lifted.structure == structure:
-            _uses[key] = None
 
 
 def _check_updates(structure: Structure, schedule: Schedule) -> None:
