@@ -31,6 +31,8 @@ SWITCHES: tuple[Switch, ...] = (
     Switch("split", "the split of a large reduction", {"SPLIT_REDUCE": "0"}),
     Switch("fold", "the closed form of a sum", {"FOLD_REDUCE": "0"}),
     Switch("dynamic", "a kernel that is shared by several sizes", {"DYNAMIC_KERNELS": "0"}),
+    Switch("lifted", "a plan that several sizes share", {"LIFT_SIZES": "0"}, "program"),
+    Switch("remembered", "a graph made from that of earlier calls", {"REMEMBER_GRAPHS": "0"}, "program"),
     Switch("denormals", "denormal numbers taken as zero", {"FLUSH_DENORMALS": "0"}),
 )
 
@@ -48,6 +50,8 @@ REFERENCE: dict[str, str] = {
     "SPLIT_REDUCE": "0",
     "FOLD_REDUCE": "0",
     "DYNAMIC_KERNELS": "0",
+    "LIFT_SIZES": "0",
+    "REMEMBER_GRAPHS": "0",
     "FLUSH_DENORMALS": "0",
 }
 
