@@ -52,6 +52,9 @@ class RecentTable(Generic[K, V]):
         for entry in list(self._entries.values()):
             yield entry[0]  # type: ignore[misc]
 
+    def discard(self, key: K) -> None:
+        self._entries.pop(key, None)
+
     def clear(self) -> None:
         self._entries.clear()
 

@@ -74,7 +74,8 @@ class Buffer:
         self.size = size
 
     def with_room(self, count: int) -> Buffer:
-        """A buffer of the same contents with memory for so many elements: this one where it has it, else a copy."""
+        """A buffer with the same contents and memory for at least `count` elements: this one if it has that, else a
+        copy."""
         if max(self.room, capacity(self.size)) >= count:
             return self
         made = Buffer(self.device, self.dtype, count)

@@ -19,8 +19,9 @@ from tilewright.graph.walk import toposort
 
 _WITH_SIZES = frozenset({Ops.RESHAPE, Ops.EXPAND, Ops.PAD, Ops.SHRINK})
 _ALL_OPS = [op for op in vars(Ops).values() if isinstance(op, Op)]
-# Ops whose node is the same one over bound sources. A CHECK is numbered.
-_PLAIN = frozenset(op for op in _ALL_OPS if op.is_elementwise or op.kind is Kind.MOVEMENT) - {Ops.CHECK}
+# Ops whose node is the same one over bound sources, without and with symbolic sizes. A CHECK is numbered.
+_ELEMENTWISE = frozenset(op for op in _ALL_OPS if op.is_elementwise) - {Ops.CHECK}
+_PLAIN = _ELEMENTWISE.union(op for op in _ALL_OPS if op.kind is Kind.MOVEMENT)
 
 
 class BoundGraph:
@@ -43,11 +44,11 @@ class BoundGraph:
         """Binds more outputs: those nodes alone that are not bound yet."""
         bound = self._bound
         stop = (lambda node: node in bound or is_held(node)) if bound else is_held
-        is_plain = _PLAIN if not symbolic.is_used else frozenset()
+        plain = _ELEMENTWISE if symbolic.is_used else _PLAIN
         for node in toposort(*outputs, stop=stop):
             if node in bound:
                 continue
-            if node.op not in is_plain or (node._cache and "realized" in node._cache):
+            if node.op not in plain or (node._cache and "realized" in node._cache):
                 bound[node] = made = self._bind(node)
                 self.is_sharded |= made.op is Ops.MULTI
                 continue

@@ -44,8 +44,8 @@ MIN_SIZE = 2
 # A graph of fewer nodes may have as many terms as one of these (`Driver.lifted_terms` for each). Kernels over variables
 # take up to four times as long as others: with more terms that is longer than making a plan, about 0.3 ms for a node.
 MIN_NODES = 64
-# The most elements of a stored value, for each of these terms: memory is allocated for the greatest sizes.
-ELEMENTS_PER_TERM = 4
+# The most elements of a stored value: memory is allocated for the greatest sizes.
+MAX_ELEMENTS = 1 << 24
 
 _SIZED = frozenset({Ops.RESHAPE, Ops.EXPAND, Ops.PAD, Ops.SHRINK, Ops.IOTA})
 # What is mostly stored.
@@ -368,7 +368,7 @@ def _is_worthwhile(structure: Structure, terms: int) -> bool:
     for node in order:
         if node.op is Ops.REDUCE_AXIS:
             summed += capacity(element_count(node.src[0].shape))
-        if node.op in _STORED and capacity(element_count(node.shape)) > ELEMENTS_PER_TERM * terms:
+        if node.op in _STORED and capacity(element_count(node.shape)) > MAX_ELEMENTS:
             return False
         if node.op is Ops.RESHAPE and node.src[0].op is Ops.EXPAND and _merges_sizes(node):
             return False

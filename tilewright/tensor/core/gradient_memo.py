@@ -24,7 +24,8 @@ class _Gradients(NamedTuple):
     lines: tuple[int, ...]
 
 
-_known: Learned[_Gradients] = Learned()
+# Keys are whole graphs, of which as many are kept as schedules.
+_known: Learned[_Gradients] = Learned(1)
 
 
 def gradients_of_structure(

@@ -16,10 +16,12 @@ from typing import Any, Generic, TypeVar
 
 from tilewright.base.config import options
 from tilewright.base.dtype import DType, dtypes
+from tilewright.base.forks import renewed_lock
 from tilewright.base.location import user_location
 from tilewright.base.records import NamedTuple
 from tilewright.engine.execution.traces import is_traced
 from tilewright.engine.memory import live
+from tilewright.engine.recent import RecentTable
 from tilewright.graph import build, marks
 from tilewright.graph.functions import GraphFunction, function_of
 from tilewright.graph.ops import Ops
@@ -34,7 +36,8 @@ T = TypeVar("T", bound=TensorBase)
 V = TypeVar("V")
 F = TypeVar("F", bound=Callable[..., Any])
 
-MAX_KEYS = 8192  # when there are more, all are forgotten
+# Keys of calls for each schedule that may be kept.
+CALLS_PER_PLAN = 32
 
 # Results, and how they are arranged: whatever the caller needs, which equal calls have to agree on. None: the call is
 # not to be remembered.
@@ -95,9 +98,11 @@ class _Operands:
 class Learned(Generic[V]):
     """What equal calls have in common: known after the third call, where the second and the third gave the same."""
 
-    def __init__(self) -> None:
-        self._known: dict[Hashable, V | None] = {}
-        self._called: dict[Hashable, V | None] = {}  # keys of one call, with None, and of two, with what it gave
+    def __init__(self, per_plan: int) -> None:
+        """`per_plan`: the keys that are kept for each schedule that may be."""
+        self._lock = renewed_lock()  # for changes: the tables are looked up without it
+        self._known: RecentTable[Hashable, V | None] = RecentTable(per_plan)
+        self._called: RecentTable[Hashable, V | None] = RecentTable(per_plan)  # once, with None, or twice: what it gave
 
     def __getitem__(self, key: Hashable) -> V | None:
         """What is known; None where the calls gave nothing, or different things. KeyError where that is not known."""
@@ -105,22 +110,19 @@ class Learned(Generic[V]):
 
     def note(self, key: Hashable, give: Callable[[], V | None]) -> None:
         """After a call of a key that is not known. `give` is asked for what it gave, None where it gave nothing."""
-        if key not in self._called:
-            if len(self._called) >= MAX_KEYS:
-                self._called.clear()
-            self._called[key] = None
-            return
-        found, earlier = give(), self._called.get(key)  # another thread may have ended the learning
-        if found is not None and earlier is None:
-            self._called[key] = found
-            return
-        if len(self._known) >= MAX_KEYS:
-            self._known.clear()
-        self._known[key] = found if found == earlier else None
-        self._called.pop(key, None)
+        found = give() if key in self._called else None
+        with self._lock:
+            earlier = self._called.get(key)
+            if key not in self._called or (found is not None and earlier is None):
+                self._called[key] = found
+                self._called.trim()
+            else:
+                self._called.discard(key)
+                self._known[key] = found if found == earlier else None
+                self._known.trim()
 
 
-_graphs: Learned[_Graph] = Learned()
+_graphs: Learned[_Graph] = Learned(CALLS_PER_PLAN)
 _NO_LIMIT = 1 << 64
 
 

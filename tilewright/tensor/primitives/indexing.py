@@ -14,6 +14,7 @@ from tilewright.base.errors import DTypeError, IndexingError, ShapeError, Unsupp
 from tilewright.base.records import NamedTuple
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
+from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Shape
 from tilewright.graph.symbolic import SymbolicInt
 from tilewright.graph.symbolic import state as symbolic
@@ -81,7 +82,7 @@ class IndexingMixin(ReduceMixin):
         if _has_single_truth(index):
             widened, index = self._with_axis_per_truth(index)
             return widened[index]
-        key = None if symbolic.is_used else _plain_key(index)
+        key = None if symbolic.is_used and is_symbolic(self.shape) else _plain_key(index)
         moves = None if key is None else _moves.get((self.shape, key))
         if moves is not None:
             return self._view(*moves)
