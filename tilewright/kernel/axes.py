@@ -49,7 +49,11 @@ def is_uniform(axis: UOp) -> bool:
 
 def quotient_of(axis: UOp, amount: int) -> UOp | None:
     """The number of iterations divided by an amount; None where that is not whole for all values of variables."""
-    size = axis.src[0]
+    return whole_quotient(axis.src[0], amount)
+
+
+def whole_quotient(size: UOp, amount: int) -> UOp | None:
+    """`quotient_of` a number of iterations."""
     if size.is_const:
         return None if size.arg % amount else index_const(size.arg // amount)
     form = affine(size)
@@ -61,10 +65,16 @@ def quotient_of(axis: UOp, amount: int) -> UOp | None:
 
 def padded_size(axis: UOp, multiple: int) -> UOp:
     """The number of iterations, rounded up to a multiple."""
-    size = axis.src[0]
-    if size.is_const:
-        return index_const(-(-size.arg // multiple) * multiple)
-    return simplify((size + (multiple - 1)) // multiple) * multiple
+    return multiple_of(parts_of_size(axis.src[0], multiple), multiple)
+
+
+def parts_of_size(size: UOp, amount: int) -> UOp:
+    """How many parts of that many iterations a number of iterations has, the last of which may be smaller."""
+    return index_const(-(-size.arg // amount)) if size.is_const else simplify((size + (amount - 1)) // amount)
+
+
+def multiple_of(size: UOp, amount: int) -> UOp:
+    return index_const(size.arg * amount) if size.is_const else simplify(size * amount)
 
 
 def make_range(size: int | UOp, identity: tuple[int, ...], kind: AxisType) -> UOp:

@@ -20,7 +20,16 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import exchange_axis, size_of
 from tilewright.kernel.analysis.dependence import check_cores
 from tilewright.kernel.apply import apply_opt, check_limits
-from tilewright.kernel.axes import is_counted, is_uniform, make_range, padded_size, quotient_of, split_axis, view_kernel
+from tilewright.kernel.axes import (
+    ANY_TARGET,
+    is_counted,
+    is_uniform,
+    make_range,
+    padded_size,
+    quotient_of,
+    split_axis,
+    view_kernel,
+)
 from tilewright.kernel.prepare.accumulators import recognise_accumulators
 from tilewright.kernel.prepare.loops import merge_loops, split_loops
 from tilewright.kernel.templates.choose import choose_plan
@@ -65,7 +74,7 @@ def choose_loops(state: Optimisation) -> None:
             reason = "NOOPT=1" if state.info.opts_to_apply is None else "the kernel states its opts"
             announce_opts(view_kernel(state.sink, state.target), state.opts, reason)
         return
-    state.sink = merge_and_split_loops(state.sink)
+    state.sink = merge_and_split_loops(state.sink, state.target)
     view = view_kernel(state.sink, state.target)
     choice = choose_plan(view) if state.found is None else None
     state.opts = (state.found or ()) if choice is None else choice.opts
@@ -132,20 +141,20 @@ def explain_opts(sink: UOp, target: Target, applied: tuple[Opt, ...]) -> str:
         return "the kernel states its opts"
     state = Optimisation(sink, target, info, None, ())
     take_section(state)
-    view = view_kernel(prepare_kernel(state.sink), target)
+    view = view_kernel(prepare_kernel(state.sink, target), target)
     choice = choose_plan(view)
     if choice.opts == applied:
         return explain_choice(choice, view)
     return "NOOPT=1" if options.NOOPT else "found by search"
 
 
-def prepare_kernel(sink: UOp) -> UOp:
+def prepare_kernel(sink: UOp, target: Target = ANY_TARGET) -> UOp:
     """The kernel with the loops that templates and search choose opts for."""
-    return merge_and_split_loops(recognise_accumulators(sink))
+    return merge_and_split_loops(recognise_accumulators(sink), target)
 
 
-def merge_and_split_loops(sink: UOp) -> UOp:
-    return split_loops(merge_loops(sink))
+def merge_and_split_loops(sink: UOp, target: Target) -> UOp:
+    return split_loops(merge_loops(sink, merges_symbolic=target.has_local and not target.has_threads))
 
 
 def to_launch_axes(sink: UOp, target: Target) -> UOp:

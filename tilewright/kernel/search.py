@@ -77,7 +77,7 @@ Report = Callable[[Search], None]
 def search_opts(sink: UOp, target: Target, measure: Measure, limits: Limits, search: Search, report: Report) -> None:
     """Adds trials to `search` until it is complete or a limit is reached; `report` is called after each batch."""
     deadline = time.monotonic() + limits.seconds
-    start = prepare_kernel(sink)
+    start = prepare_kernel(sink, target)
     # The chosen plan is a candidate like any other, so the result is never slower than it.
     first: dict[Opts, UOp] = {(): start}
     for opts in planned_opts(view_kernel(start, target)):

@@ -61,29 +61,46 @@ class DotRenderer(CStyleRenderer):
 
     def open_launch(self) -> None:
         plan = self.plan
-        tiles = math.prod(size_of(axis) for axis in self.program.global_ranges)
+        tiles = self.count_tiles()
         decode = self.decode_tile()
         self.text(dot_text.open_kernel(plan))
         self.text(dot_text.fetching_group(plan, tiles, decode, self.coordinates))
         self.text(dot_text.open_multiplying_groups(plan, tiles))
         self.emitter.depth += 1
         self.text(decode)
-        name_threads(self.emitter, self.plan.node.src[4:], "threadIdx.x")
+        name_threads(self.emitter, self.plan.node.src[4:6], "threadIdx.x")
+
+    def count_tiles(self) -> str:
+        """The number of tiles. Where sizes are symbolic, those of the launch are declared first."""
+        plan, emitter = self.plan, self.emitter
+        for axis in self.program.global_ranges:
+            if not axis.src[0].is_const:
+                self.emit_size(axis)
+                emitter.line(f"const int {self._count_name(axis)} = {self.stop_of(axis)};")
+        return _product(*(self._count(axis) for axis in (*plan.batch, plan.row_tiles, plan.column_tiles)))
+
+    def _count_name(self, axis: UOp) -> str:
+        return f"{self.emitter.axis_name(axis)}_count"
+
+    def _count(self, axis: UOp | None) -> int | str:
+        if axis is None:
+            return 1
+        return size_of(axis) if axis.src[0].is_const else self._count_name(axis)
 
     def decode_tile(self) -> list[str]:
         """The axes of the grid from the number of a tile: bands of rows, then columns, batches outermost."""
         plan, lines = self.plan, []
-        rows = size_of(plan.row_tiles) if plan.row_tiles is not None else 1
-        columns = size_of(plan.column_tiles) if plan.column_tiles is not None else 1
+        rows, columns = self._count(plan.row_tiles), self._count(plan.column_tiles)
         if plan.batch:
-            lines.append(f"const int inner = tile % {rows * columns};")
-            stride = rows * columns
+            lines.append(f"const int inner = tile % {_product(rows, columns)};")
+            sizes = [rows, columns]
             for axis in reversed(plan.batch):
-                lines.append(f"const int {self.emitter.axis_name(axis)} = tile / {stride} % {size_of(axis)};")
-                stride *= size_of(axis)
-        inner = "inner" if plan.batch else "tile"
+                stride, count = _product(*sizes), self._count(axis)
+                lines.append(f"const int {self.emitter.axis_name(axis)} = tile / {stride} % {count};")
+                sizes.append(count)
+        inner, band = "inner" if plan.batch else "tile", _product(BAND, columns)
         lines += [
-            f"const int band = {inner} / {BAND * columns}, within = {inner} - band * {BAND * columns};",
+            f"const int band = {inner} / {band}, within = {inner} - band * {band};",
             f"const int height = min({BAND}, {rows} - band * {BAND});",
             f"const int row_tile = band * {BAND} + within % height, column_tile = within / height;",
         ]
@@ -109,7 +126,7 @@ class DotRenderer(CStyleRenderer):
             super().emit_body(body)
             return
         end = list(body).index(self.plan.node) + 1
-        parts = parts_of_tile(self.plan.node.src[4:])
+        parts = parts_of_tile(self.plan.node.src[4:6])
         early, late = self.split_around(body, end, parts)
         super().emit_body(early)
         self.emit_in_parts(late, parts)
@@ -123,7 +140,14 @@ class DotRenderer(CStyleRenderer):
         def register(row: int, column: int) -> str:
             return f"acc[{dot_text.register(row, column, node.src[5])}]"
 
-        self.emitter.values[node] = name_registers(self.emitter, node, node.src[4:], register)
+        self.emitter.values[node] = name_registers(self.emitter, node, node.src[4:6], register)
+
+
+def _product(*factors: int | str) -> str:
+    """The text of a product of numbers and names."""
+    number, names = math.prod(f for f in factors if isinstance(f, int)), [f for f in factors if isinstance(f, str)]
+    parts = [*([str(number)] if number != 1 or not names else []), *names]
+    return parts[0] if len(parts) == 1 else f"({' * '.join(parts)})"
 
 
 def render_program(program: Program, is_restricted: bool = True) -> str:

@@ -123,7 +123,7 @@ class MmaRenderer(CStyleRenderer):
     def open_group(self) -> None:
         """The threads as the core numbers them."""
         self.emitter.line("const int thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;")
-        name_threads(self.emitter, self.node.src[4:], "thread")
+        name_threads(self.emitter, self.node.src[4:6], "thread")
 
     def emit_node(self, node: UOp) -> None:
         if node.op is not Ops.DOT:
@@ -137,7 +137,7 @@ class MmaRenderer(CStyleRenderer):
             instruction = column // (2 if self.has_vectors else 8)
             return f"acc[{row // 16}][{instruction}][{row % 16 // 8 * 2 + column % 2}]"
 
-        self.emitter.values[node] = name_registers(self.emitter, node, node.src[4:], register)
+        self.emitter.values[node] = name_registers(self.emitter, node, node.src[4:6], register)
 
     def _sides(self) -> tuple[_Side, _Side]:
         argument, core, found = self.node.arg, self.core, []

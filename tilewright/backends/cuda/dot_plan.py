@@ -121,7 +121,7 @@ def plan_dot(program: Program) -> DotPlan | None:
     core = core_of(program, node)
     left = _plan_side(node, 0, core.rows, node.arg.rows, node.arg.left, core)
     right = _plan_side(node, 1, core.columns, node.arg.columns, node.arg.right, core)
-    tiles = [next((a for a in program.global_ranges if a in number.ranges), None) for number in node.src[4:]]
+    tiles = [next((a for a in program.global_ranges if a in number.ranges), None) for number in node.src[4:6]]
     batch = tuple(axis for axis in program.global_ranges if axis not in tiles)
     plan = DotPlan(node, core, left, right, tiles[0], tiles[1], batch, 0)
     return replace(plan, stages=min(8, (program.target.max_local_bytes - plan.shared_bytes) // plan.stage_bytes))

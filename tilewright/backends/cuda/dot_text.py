@@ -213,7 +213,7 @@ def _registers(plan: DotPlan, how: str, count: int) -> list[str]:
     return [] if plan.multipliers == 1 else [f'asm volatile("setmaxnreg.{how}.sync.aligned.u32 {count};");']
 
 
-def fetching_group(plan: DotPlan, tiles: int, decode: list[str], batch: Callable[[Side], str]) -> list[str]:
+def fetching_group(plan: DotPlan, tiles: str, decode: list[str], batch: Callable[[Side], str]) -> list[str]:
     first = plan.multipliers * 128
     inside = [
         *decode,
@@ -251,7 +251,7 @@ def _fetches(side: Side, name: str, place: str, tile: str, plan: DotPlan, batch:
     ]
 
 
-def open_multiplying_groups(plan: DotPlan, tiles: int) -> list[str]:
+def open_multiplying_groups(plan: DotPlan, tiles: str) -> list[str]:
     return [
         *_registers(plan, "inc", MULTIPLYING_REGISTERS),
         f"float acc[{plan.registers}];",

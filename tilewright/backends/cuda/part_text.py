@@ -203,7 +203,7 @@ def _all_plain_steps(ring: TileRing) -> list[str]:
     """Ends where all sums that are computed are NaN, which they stay."""
     return [
         "#pragma unroll 1",
-        f"for (int step = 0; step < {ring.steps}; step++) {{",
+        f"for (int step = 0; step < {ring.step_count}; step++) {{",
         "  stage_step(Staged<false, true>(), step, 0);",
         "  __syncthreads();",
         *(f"  {line}" for line in _multiply_plain(ring)),

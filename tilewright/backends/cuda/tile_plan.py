@@ -18,6 +18,8 @@ ALIGNMENT = 1024
 GROUPS, MAX_STAGES = 2, 4
 # Planes of a tile that hold the high and the low half of numbers that are also there in parts.
 PLAIN_PLANES = 2
+# The name of a number of steps that a launch gives.
+STEP_COUNT = "step_count"
 
 
 @record
@@ -34,7 +36,17 @@ class TileRing:
 
     @property
     def steps(self) -> int:
+        """The most where the length of the sum is an expression."""
         return 1 if self.step is None else size_of(self.step)
+
+    @property
+    def least_steps(self) -> int:
+        return 1 if self.step is None else int(self.step.src[0].vmin)
+
+    @property
+    def step_count(self) -> str:
+        """The number of steps in the text: a name where it is an expression."""
+        return STEP_COUNT if self.least_steps < self.steps else str(self.steps)
 
     @property
     def registers(self) -> int:

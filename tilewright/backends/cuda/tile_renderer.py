@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from tilewright.backends.cuda import tile_text
 from tilewright.backends.cuda.dot_mma import name_registers, name_threads, parts_of_tile
 from tilewright.backends.cuda.renderer import CudaLanguage
-from tilewright.backends.cuda.tile_plan import TileRing
+from tilewright.backends.cuda.tile_plan import STEP_COUNT, TileRing
 from tilewright.base.dtype import dtypes
 from tilewright.codegen.c_style.emitter import Emitter
 from tilewright.codegen.c_style.expressions import Expression
@@ -192,6 +192,8 @@ class TileRenderer(CStyleRenderer):
         if axis is not self.ring.step:
             super().open_loop(axis, start, stop)
             return
+        if self.ring.step_count == STEP_COUNT:
+            self.emitter.line(f"const int {STEP_COUNT} = {stop or self.stop_of(axis)};")
         self.outside, self.emitter.lines = self.emitter.lines, []
         name = self.emitter.axis_name(axis)
         self.emitter.values[axis] = {(): Expression(name)}

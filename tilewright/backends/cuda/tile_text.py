@@ -124,17 +124,17 @@ def multiply_steps(ring: TileRing) -> list[str]:
     address = f"shared_address({place})"
     multiply = _multiply_stage(ring, address if is_async else place)
     how = "Staged<true, false>(), " if ring.core.parts > 1 else ""
-    stage = [f"if (step + {ahead} < {ring.steps}) stage_step({how}step + {ahead}, next);", "copies_sent();"]
+    stage = [f"if (step + {ahead} < {ring.step_count}) stage_step({how}step + {ahead}, next);", "copies_sent();"]
     return [
         "#pragma unroll 1",
         f"for (int step = 0; step < {ahead}; step++) {{",
-        *([f"  if (step < {ring.steps})"] if ahead > ring.steps else []),
+        *([f"  if (step < {ring.step_count})"] if ahead > ring.least_steps else []),
         f"  stage_step({how}step, step);",
         "  copies_sent();",
         "}",
         f"int slot = 0, next = {ahead};",
         "#pragma unroll 1",
-        f"for (int step = 0; step < {ring.steps}; step++) {{",
+        f"for (int step = 0; step < {ring.step_count}; step++) {{",
         f"  copies_done<{ahead - 1}>();",
         *(["  products_done<0>();"] if is_async and ring.core.parts == 1 else []),
         *(["  stores_done();"] if is_async else []),

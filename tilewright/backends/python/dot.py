@@ -21,12 +21,13 @@ PART_SCALE = np.float32(1 << 16)
 
 
 def compute_dot(site: Site, node: UOp, memories: Sequence[View], numbers: Sequence[Array]) -> Array:
-    """`numbers` are start in left, start in right, row and column."""
-    left_start, right_start, row, column = (number.astype(np.int64) for number in numbers)
+    """`numbers` are start in left, start in right, row, column and, where these are symbolic, rows and columns."""
+    left_start, right_start, row, column, *limits = (number.astype(np.int64) for number in numbers)
     argument, dtype = node.arg, numpy_dtype(node.dtype)
+    rows, columns = limits or (argument.rows, argument.columns)
     operands = (
-        (memories[0], left_start + row * argument.left[0], argument.left[1], row < argument.rows),
-        (memories[1], right_start + column * argument.right[0], argument.right[1], column < argument.columns),
+        (memories[0], left_start + row * argument.left[0], argument.left[1], row < rows),
+        (memories[1], right_start + column * argument.right[0], argument.right[1], column < columns),
     )
     total = np.zeros(np.broadcast_shapes(row.shape, column.shape, left_start.shape, right_start.shape), dtype)
     for step in range(argument.length):

@@ -159,13 +159,17 @@ class CStyleRenderer:
         of a work-group leave, so no barrier waits for one."""
         if axis.src[0].is_const:
             return
+        self.emit_size(axis)
+        name, stop = self.emitter.axis_name(axis), self.emitter.operand(axis.src[0], {}).text
+        self.emitter.line(f"if ({name} >= {stop}) {self.language.leave}")
+
+    def emit_size(self, axis: UOp) -> None:
+        """Computes the symbolic size of an axis, before the body."""
         below = set(toposort(axis.src[0])) - self.early
         for node in self.program.body:
             if node in below:
                 self.emit_node(node)
         self.early |= below
-        name, stop = self.emitter.axis_name(axis), self.emitter.operand(axis.src[0], {}).text
-        self.emitter.line(f"if ({name} >= {stop}) {self.language.leave}")
 
     def open_group(self) -> None:
         launch = self.launch
@@ -198,11 +202,14 @@ class CStyleRenderer:
     # ------------------------------------------------------------ loops
 
     def open_loop(self, axis: UOp, start: str = "0", stop: str = "") -> None:
-        name, size = self.emitter.axis_name(axis), axis.src[0]
-        stop = stop or (str(size_of(axis)) if size.is_const else self.emitter.operand(size, {}).text)
+        name, stop = self.emitter.axis_name(axis), stop or self.stop_of(axis)
         self.emitter.line(f"for ({self.language.variable(axis.dtype, name)} = {start}; {name} < {stop}; {name}++) {{")
         self.emitter.values[axis] = {(): Expression(name)}
         self.emitter.depth += 1
+
+    def stop_of(self, axis: UOp) -> str:
+        """The number of iterations as text."""
+        return str(size_of(axis)) if axis.src[0].is_const else self.emitter.operand(axis.src[0], {}).text
 
     def close_loop(self) -> None:
         self.emitter.depth -= 1

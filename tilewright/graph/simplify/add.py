@@ -49,10 +49,15 @@ def _atom_of(term: UOp) -> UOp:
 def join_quotient_and_remainder(form: Affine) -> Affine | None:
     """(x // c) * c * k + (x % c) * k is x * k."""
     for atom, coefficient in form.terms.items():
-        if atom.op is not Ops.MOD or not atom.src[1].is_const or atom.src[1].arg <= 0:
+        if atom.op is not Ops.MOD or atom.src[1].bounds[0] <= 0:
             continue
         dividend, divisor = atom.src
         quotient = UOp(Ops.IDIV, atom.dtype, (dividend, divisor))
+        if not divisor.is_const:
+            joined = _join_by_variable(form, atom, quotient, coefficient)
+            if joined is not None:
+                return joined
+            continue
         if dividend.op is Ops.IDIV and dividend.src[1].is_const and quotient not in form.terms:
             # The canonical form of (y // a) // c is y // (a * c).
             product = dividend.src[1].arg * divisor.arg
@@ -63,6 +68,16 @@ def join_quotient_and_remainder(form: Affine) -> Affine | None:
             continue
         rest = {kept: count for kept, count in form.terms.items() if kept is not atom and kept is not quotient}
         return Affine(rest, form.constant).plus(ring_form(dividend), coefficient)
+    return None
+
+
+def _join_by_variable(form: Affine, remainder: UOp, quotient: UOp, coefficient: int) -> Affine | None:
+    """The same with a divisor that is an expression: the quotient times it is one atom."""
+    dividend, divisor = remainder.src
+    for product, count in form.terms.items():
+        if product.op is Ops.MUL and count == coefficient and product.src in ((quotient, divisor), (divisor, quotient)):
+            rest = {kept: count for kept, count in form.terms.items() if kept is not remainder and kept is not product}
+            return Affine(rest, form.constant).plus(ring_form(dividend), coefficient)
     return None
 
 

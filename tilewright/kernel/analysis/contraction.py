@@ -7,13 +7,16 @@ that only the right one depends on, and batch loops those that both depend on.""
 
 from __future__ import annotations
 
+import math
+
 from tilewright.base.dtype import DType
 from tilewright.base.records import record
 from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.simplify import simplify
 from tilewright.graph.simplify.logic import parts_of
-from tilewright.graph.uop import UOp, const, memory_of
+from tilewright.graph.uop import UOp, const, index_const, memory_of
 from tilewright.graph.walk import size_of, toposort
-from tilewright.kernel.axes import KernelView, is_counted, stride
+from tilewright.kernel.axes import KernelView, is_counted, is_uniform, stride
 
 _UNASSIGNED = (AxisType.LOOP, AxisType.REDUCE, AxisType.GLOBAL)
 
@@ -56,10 +59,15 @@ class Contraction:
 
 
 def count(loops: tuple[UOp, ...]) -> int:
-    total = 1
-    for loop in loops:
-        total *= size_of(loop)
-    return total
+    """The iterations of all loops together; the maximum where a size is an expression."""
+    return math.prod(map(size_of, loops))
+
+
+def extent(loops: tuple[UOp, ...]) -> UOp:
+    """The iterations of all loops together, as an expression."""
+    counted = index_const(math.prod(size_of(loop) for loop in loops if is_counted(loop)))
+    sizes = [loop.src[0] for loop in loops if not is_counted(loop)]
+    return simplify(math.prod(sizes, start=counted)) if sizes else counted
 
 
 def match_contraction(
@@ -157,7 +165,7 @@ def _group_loops(
     view: KernelView, reduce: UOp, first: UOp, second: UOp, summed: tuple[UOp, ...], may_lack_rows: bool
 ) -> Contraction | str:
     loops = [axis for axis in view.axes if axis not in view.reduce_axes]
-    if not all(is_counted(axis) for axis in (*loops, *summed)):
+    if not all(is_uniform(axis) for axis in (*loops, *summed)):
         return "the size of a loop is computed"
     if not view.stores or any(loop not in store.ranges for store in view.stores for loop in loops):
         return "everything stored must depend on all output loops"

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import exchange_axes, exchange_axis, named_ranges, size_of
-from tilewright.kernel.axes import KernelView, is_counted, make_range, stride, view_kernel
+from tilewright.graph.walk import exchange_axes, exchange_axis, named_ranges, size_of, substitute
+from tilewright.kernel.axes import KernelView, is_counted, is_uniform, make_range, stride, view_kernel
 from tilewright.kernel.masks import mask_axis
 
 # A loop that a divisor does not divide is padded to whole blocks where it has at least this many.
@@ -18,20 +18,22 @@ _NAMING = (Ops.REDUCE, Ops.END, Ops.AFTER, Ops.BARRIER)
 _ADDRESSING = frozenset({Ops.ADD, Ops.MUL, Ops.INDEX, *_NAMING})
 
 
-def merge_loops(sink: UOp) -> UOp:
+def merge_loops(sink: UOp, merges_symbolic: bool = False) -> UOp:
     """
     before: for i in 4: for j in 8: out[i*8 + j] = a[i*8 + j]
     after:  for k in 32: out[k] = a[k]
-    """
+
+    With `merges_symbolic` also loops inside of which is one of symbolic size: cores share loops of constant size alone,
+    work-groups any."""
     while True:
         view = view_kernel(sink)
-        pair = next((p for p in _neighbours(view) if _walk_as_one(view, *p)), None)
+        pair = next((p for p in _neighbours(view, merges_symbolic) if _walk_as_one(view, *p)), None)
         if pair is None:
             return sink
         sink = _merge(sink, *pair)
 
 
-def _neighbours(view: KernelView) -> Iterator[tuple[UOp, UOp]]:
+def _neighbours(view: KernelView, merges_symbolic: bool) -> Iterator[tuple[UOp, UOp]]:
     """Adjacent loops that could be merged: both output loops, or both closed by the same reductions."""
     closed = [frozenset(ranges) for node in view.nodes if (ranges := named_ranges(node))]
     stores = [node.ranges for node in view.nodes if node.op is Ops.STORE]
@@ -40,23 +42,33 @@ def _neighbours(view: KernelView) -> Iterator[tuple[UOp, UOp]]:
             continue
         # Every node that closes one of the axes closes both, and no store is inside only one of them.
         is_alike = all((outer in ranges) == (inner in ranges) for ranges in (*closed, *stores))
-        if is_alike and is_counted(outer) and is_counted(inner):
+        may_merge = merges_symbolic and is_uniform(outer) and is_uniform(inner) and not is_counted(inner)
+        if is_alike and (may_merge or (is_counted(outer) and is_counted(inner))):
             yield outer, inner
 
 
 def _walk_as_one(view: KernelView, outer: UOp, inner: UOp) -> bool:
     """Whether both axes occur in addresses only, and there with strides of one contiguous loop."""
-    ratio = size_of(inner)
     for access in view.index_nodes:
         if len(access.src) == 3 and (outer in access.src[2].ranges or inner in access.src[2].ranges):
             return False
-        outer_step, inner_step = stride(access, outer), stride(access, inner)
-        if outer_step is None or inner_step is None or outer_step != inner_step * ratio:
+        if not _is_one_index(access, outer, inner):
             return False
     axes = frozenset((outer, inner))
     if any(node.op not in _ADDRESSING for node in view.nodes if not axes.isdisjoint(node.src)):
         return False
     return not _used_elsewhere(view, axes)
+
+
+def _is_one_index(access: UOp, outer: UOp, inner: UOp) -> bool:
+    """Whether an index depends on `outer * size of inner + inner` alone."""
+    if is_counted(inner):
+        outer_step, inner_step = stride(access, outer), stride(access, inner)
+        return outer_step is not None and inner_step is not None and outer_step == inner_step * size_of(inner)
+    position = access.src[1]
+    merged = _merged(outer, inner)
+    alone = substitute(position, {outer: outer.const_like(0), inner: merged})
+    return simplify(substitute(alone, {merged: outer * inner.src[0] + inner})) is simplify(position)
 
 
 def _used_elsewhere(view: KernelView, axes: frozenset[UOp]) -> bool:
@@ -74,8 +86,12 @@ def _used_elsewhere(view: KernelView, axes: frozenset[UOp]) -> bool:
 
 
 def _merge(sink: UOp, outer: UOp, inner: UOp) -> UOp:
-    merged = make_range(size_of(outer) * size_of(inner), outer.arg.id, outer.arg.kind)
+    merged = _merged(outer, inner)
     return simplify(exchange_axes(sink, {inner: merged, outer: merged.const_like(0)}))
+
+
+def _merged(outer: UOp, inner: UOp) -> UOp:
+    return make_range(simplify(outer.src[0] * inner.src[0]), outer.arg.id, outer.arg.kind)
 
 
 def split_loops(sink: UOp) -> UOp:

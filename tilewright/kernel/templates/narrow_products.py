@@ -17,7 +17,7 @@ from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.contraction import Contraction, Operand, count, match_contraction
-from tilewright.kernel.axes import KernelView, stride
+from tilewright.kernel.axes import KernelView, is_counted, stride
 from tilewright.kernel.templates.group_builder import GroupOptBuilder, divisor, warp_threads
 from tilewright.kernel.templates.group_elements import add_threads, fill_groups
 from tilewright.kernel.templates.measured_groups import GROUP_THREADS
@@ -105,7 +105,7 @@ def _loaded(many: Operand, along: UOp, tile: int, axis: UOp, amount: int) -> flo
 def match_narrow_product(view: KernelView) -> NarrowProduct | None:
     for dtype in (dtypes.float32, dtypes.bfloat16, dtypes.float16):
         contraction = match_contraction(view, dtype, dtypes.float32, may_lack_rows=True)
-        if not isinstance(contraction, str):
+        if not isinstance(contraction, str) and all(is_counted(axis) for axis in view.axes):
             return find_narrow_product(view, contraction)
     return None
 

@@ -16,10 +16,10 @@ from tilewright.base.target import CoreAxis, Target, TensorCore
 from tilewright.graph.affine import Affine, affine, from_affine
 from tilewright.graph.ops import AxisType, DotArg, Ops
 from tilewright.graph.records import OptOps
-from tilewright.graph.uop import UOp
+from tilewright.graph.uop import UOp, index_const
 from tilewright.graph.walk import exchange_axis, size_of, substitute
 from tilewright.kernel.analysis.contraction import Contraction, match_contraction
-from tilewright.kernel.axes import KernelView, make_range
+from tilewright.kernel.axes import KernelView, is_counted, is_uniform, make_range, multiple_of, parts_of_size, quotient_of
 from tilewright.kernel.masks import mask_axis
 from tilewright.kernel.transforms.common import Transform
 from tilewright.kernel.transforms.tile_dot import apply_tiles, index_in_tile, laid_out, plan_tiles
@@ -38,7 +38,7 @@ class Operand:
     axis: UOp  # of the rows, or of the columns
     steps: tuple[int, int]  # strides along that axis and along the summed one
     start: Affine  # the rest of the index, of loops around the product
-    size: int  # iterations of the axis that read an element: past them there are zeros
+    size: int  # iterations of the axis that read an element: past them there are zeros; the most, of a symbolic size
 
 
 @record
@@ -88,7 +88,9 @@ def apply_tensor_core(view: KernelView, axis: UOp, name: str) -> UOp:
     )
     memories = (found.left.load.src[0].src[0], found.right.load.src[0].src[0])
     starts = (from_affine(found.left.start), from_affine(found.right.start))
-    dot = UOp(Ops.DOT, found.reduce.dtype, (*memories, *starts, row, column), argument)
+    limits = tuple([index_const(s.size) if is_counted(s.axis) else s.axis.src[0] for s in (found.left, found.right)])
+    limits = () if is_counted(row) and is_counted(column) else limits
+    dot = UOp(Ops.DOT, found.reduce.dtype, (*memories, *starts, row, column, *limits), argument)
     sink = substitute(view.sink, {found.reduce: dot})
     last = max(loop.arg.id for loop in view.axes)
     core = laid_out(view, core, (column,))
@@ -105,6 +107,8 @@ def find_product(view: KernelView, axis: UOp) -> Product | str:
         return f"it needs a sum over axis {view.axes.index(axis)} alone"
     if any(found.arg.kind not in (AxisType.LOOP, AxisType.REDUCE, AxisType.GLOBAL) for found in view.axes):
         return "it comes before every other opt"
+    if not is_counted(axis) or not all(is_uniform(loop) for loop in view.axes):
+        return "the length of the sum must be a constant, and no loop may depend on another"
     if reduce.src[0].op is not Ops.MUL:
         return f"what is summed is {reduce.src[0].op.name}, not a product"
     loads = [factor.src[0] if factor.op is Ops.CAST else factor for factor in reduce.src[0].src]
@@ -184,13 +188,13 @@ def _lay_out(
 ) -> UOp:
     """The axis as a tile number of the grid and an index inside the tile; iterations past its end are masked
     off."""
-    tiles = make_range(-(-size_of(axis) // size), (*axis.arg.id, 0), AxisType.GLOBAL)
+    tiles = make_range(parts_of_size(axis.src[0], size), (*axis.arg.id, 0), AxisType.GLOBAL)
     position = index_in_tile(tiles * size, axis.arg.id, parts, core, last)
-    if size_of(axis) % size == 0:
+    if quotient_of(axis, size) is not None:
         return exchange_axis(sink, axis, position)
     # Masked while it is still one axis: every access that depends on it is then known.
-    longer = make_range(size_of(tiles) * size, axis.arg.id, axis.arg.kind)
-    padded = mask_axis(exchange_axis(sink, axis, longer), longer, longer < size_of(axis))
+    longer = make_range(multiple_of(tiles.src[0], size), axis.arg.id, axis.arg.kind)
+    padded = mask_axis(exchange_axis(sink, axis, longer), longer, longer < axis.src[0])
     return exchange_axis(padded, longer, position)
 
 

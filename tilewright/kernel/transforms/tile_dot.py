@@ -26,8 +26,17 @@ from tilewright.graph.ops import AxisType, Ops, ParamArg, TileDotArg
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, const, index_const
 from tilewright.graph.walk import exchange_axis, map_graph, size_of, substitute
-from tilewright.kernel.analysis.contraction import Contraction, Operand, count
-from tilewright.kernel.axes import KernelView, add_range, make_range
+from tilewright.kernel.analysis.contraction import Contraction, Operand, extent
+from tilewright.kernel.axes import (
+    KernelView,
+    add_range,
+    is_counted,
+    make_range,
+    multiple_of,
+    parts_of_size,
+    quotient_of,
+    whole_quotient,
+)
 from tilewright.kernel.masks import mask_axis, masked_index
 
 # Bytes of a vector that one thread copies.
@@ -63,6 +72,7 @@ class TilePlan:
 
     @property
     def steps(self) -> int:
+        """Of the sum; the most where its length is an expression."""
         return -(-self.contraction.length // self.core.depth)
 
 
@@ -77,7 +87,7 @@ def plan_tiles(contraction: Contraction, core: TensorCore) -> TilePlan:
         # A step inside one iteration of the other loops needs no division per element.
         score = (
             left.lanes + right.lanes,
-            int(size_of(fastest) % core.depth == 0),
+            int(quotient_of(fastest, core.depth) is not None),
             -_largest_stride(contraction, fastest),
         )
         if found is None or score > found[0]:
@@ -136,9 +146,11 @@ def _vector_width(operand: Operand, axis: UOp, may_exceed: bool, core: TensorCor
 
 
 def _fits(operand: Operand, axis: UOp, may_exceed: bool, lanes: int) -> bool:
+    if quotient_of(axis, lanes) is not None:
+        return True
+    if not may_exceed or not is_counted(axis):
+        return False
     more = -size_of(axis) % lanes
-    if more == 0 or not may_exceed:
-        return more == 0
     for access in operand.loads:
         form = affine(access.src[1])
         if any(atom.op is not Ops.RANGE for atom in form.terms):
@@ -157,15 +169,16 @@ def apply_tiles(view: KernelView, plan: TilePlan) -> UOp:
     sides = ((plan.left, core.row_axes, core.rows), (plan.right, core.column_axes, core.columns))
     for staging, parts, size in sides:
         identity = staging.loops[0].arg.id
-        tiles.append(make_range(-(-count(staging.loops) // size), (*identity, 0), AxisType.GLOBAL))
+        tiles.append(make_range(parts_of_size(extent(staging.loops), size), (*identity, 0), AxisType.GLOBAL))
         inside.append(index_in_tile(index_const(0), identity, parts, core, last))
-    step = make_range(plan.steps, (*plan.summed[0].arg.id, 0), AxisType.REDUCE) if plan.steps > 1 else None
+    steps = parts_of_size(extent(plan.summed), core.depth)
+    step = make_range(steps, (*plan.summed[0].arg.id, 0), AxisType.REDUCE) if plan.steps > 1 else None
     total = _multiply(plan, tiles, inside, step, last)
     sink = substitute(view.sink, {contraction.reduce: total})
     for loop in contraction.batch:  # a work-group has one tile
-        sink = exchange_axis(sink, loop, make_range(size_of(loop), loop.arg.id, AxisType.GLOBAL))
+        sink = exchange_axis(sink, loop, make_range(loop.src[0], loop.arg.id, AxisType.GLOBAL))
     for (staging, _, size), tile, number in zip(sides, tiles, inside, strict=True):
-        sink = _lay_out(sink, staging.loops, tile * size + number, size_of(tile) * size)
+        sink = _lay_out(sink, staging.loops, tile * size + number, size)
     return sink
 
 
@@ -179,7 +192,7 @@ def laid_out(view: KernelView, core: TensorCore, loops: tuple[UOp, ...]) -> Tens
         form = affine(store.src[1])
         others = (form.constant, *(step for axis, step in form.terms.items() if axis is not loops[-1]))
         is_aligned = form.terms.get(loops[-1]) == 1 and not any(step % lanes for step in others)
-        if not is_aligned or size_of(loops[-1]) % lanes:
+        if not is_aligned or quotient_of(loops[-1], lanes) is None:
             return core.unaligned
     return core
 
@@ -204,14 +217,14 @@ def _thread_id(core: TensorCore, part: CoreAxis, last: tuple[int, ...]) -> tuple
 
 
 def _lay_out(sink: UOp, loops: tuple[UOp, ...], position: UOp, size: int) -> UOp:
-    """The kernel with the loops flattened into one, and that exchanged for `position`; past its end it is masked
-    off."""
-    total = count(loops)
-    flat = make_range(size, loops[0].arg.id, AxisType.LOOP)
+    """The kernel with the loops flattened into one, and that exchanged for `position` in tiles of a size; past its end
+    it is masked off."""
+    total = extent(loops)
+    flat = make_range(multiple_of(parts_of_size(total, size), size), loops[0].arg.id, AxisType.LOOP)
     coordinates = decode(loops, flat, 1)
     for loop in loops:
         sink = exchange_axis(sink, loop, coordinates[loop])
-    if total < size:
+    if whole_quotient(total, size) is None:
         sink = mask_axis(sink, flat, flat < total)
     return exchange_axis(simplify(sink), flat, position)
 
@@ -221,11 +234,12 @@ def decode(loops: tuple[UOp, ...], number: UOp, lanes: int, lane: UOp | None = N
     found: dict[UOp, UOp] = {}
     for position, loop in enumerate(reversed(loops)):
         unit = lanes if position == 0 else 1
-        size = size_of(loop) // unit
-        is_last = position == len(loops) - 1
-        digit = number if is_last else number % size
+        size = whole_quotient(loop.src[0], unit)
+        digit = number
+        if position < len(loops) - 1:
+            assert size is not None
+            digit, number = number % size, number // size
         found[loop] = digit * unit if unit == 1 or lane is None else digit * unit + lane
-        number = number // size
     return found
 
 
@@ -290,17 +304,17 @@ def _copy(
     coordinates = decode(staging.loops, total_own, units[0], lanes_of[0])
     coordinates |= decode(plan.summed, total_summed, units[1], lanes_of[1])
     value = substitute(staging.operand.value, coordinates)
-    bounds = []
-    if count(staging.loops) % size:
-        bounds.append(total_own < -(-count(staging.loops) // units[0]))
-    if plan.contraction.length % core.depth:
-        bounds.append(total_summed < -(-plan.contraction.length // units[1]))
+    bounds, length = [], extent(plan.summed)
+    if whole_quotient(extent(staging.loops), size) is None:
+        bounds.append(total_own < parts_of_size(extent(staging.loops), units[0]))
+    if whole_quotient(length, core.depth) is None:
+        bounds.append(total_summed < parts_of_size(length, units[1]))
     for bound in bounds:
         value = _mask_loads(value, bound)
     if bounds and value.op is not Ops.LOAD:
         value = (bounds[0] & bounds[1] if len(bounds) > 1 else bounds[0]).where(value, const(value.dtype, 0))
-    if lane is not None and staging.is_summed_fast and plan.contraction.length % lanes:
-        value = (total_summed * lanes + lane < plan.contraction.length).where(value, const(value.dtype, 0))
+    if lane is not None and staging.is_summed_fast and whole_quotient(length, lanes) is None:
+        value = (total_summed * lanes + lane < length).where(value, const(value.dtype, 0))
     at = [_element(digit, unit, each) for digit, unit, each in zip((own, summed), units, lanes_of)]
     version = memory
     if step is not None:

@@ -12,6 +12,7 @@ from tilewright.graph.affine import Affine, affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import size_of
 from tilewright.schedule.fusion.indexing import TRUE, Element, flatten_index, push_movement
 from tilewright.schedule.fusion.uses import loops_over
 
@@ -41,13 +42,13 @@ class Factor:
         for loop, step in sorted(self.position.terms.items(), key=lambda term: term[1]):
             if loop.op is not Ops.RANGE or step <= reach:
                 return False
-            reach += step * (int(loop.src[0].arg) - 1)
+            reach += step * (size_of(loop) - 1)
         return self.valid is TRUE
 
     def is_one_loop(self, loops: Sequence[UOp], last: UOp) -> bool:
         """Whether the loops address memory like a single loop, as the copy engine requires, when rows along `last` are
         padded."""
-        steps = sorted((step, int(loop.src[0].arg)) for loop, step in self.position.terms.items() if loop in loops)
+        steps = sorted((step, size_of(loop)) for loop, step in self.position.terms.items() if loop in loops)
         if last in loops:
             return len(steps) == 1
         return all(step * size == further for (step, size), (further, _) in itertools.pairwise(steps))
@@ -61,8 +62,8 @@ class Factor:
         that is so in each of the equal parts of a loop, such as the channels of a head."""
         form, length = self.position, 1
         for atom, step in sorted(form.terms.items(), key=lambda term: abs(term[1])):
-            if atom in loops and step == length:
-                length *= int(atom.src[0].arg)
+            if atom in loops and step == length and (atom.src[0].is_const or length % lanes == 0):
+                length *= size_of(atom)
             elif in_parts and step == length == 1 and _is_inner_part(atom, loops):
                 length = int(atom.src[1].arg)
             elif step % lanes:
@@ -77,8 +78,10 @@ def _is_inner_part(atom: UOp, loops: Sequence[UOp]) -> bool:
 
 def _walks(index: UOp, loop: UOp) -> bool:
     form = affine(index)
-    others = (step for other, step in form.terms.items() if other is not loop)
-    return form.terms.get(loop) == 1 and form.constant == 0 and not any(step % int(loop.src[0].arg) for step in others)
+    if form.terms.get(loop) != 1 or form.constant != 0:
+        return False
+    others = [step for other, step in form.terms.items() if other is not loop]
+    return not others or (loop.src[0].is_const and not any(step % size_of(loop) for step in others))
 
 
 def factor_of(operand: UOp, element: Element) -> Factor:

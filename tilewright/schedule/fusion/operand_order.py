@@ -219,7 +219,7 @@ def _moved(
                 moved = [(f, axis) for f, axis in zip(factors, axes, strict=True) if axis is not None]
                 moved = [(f, axis) for f, axis in moved if _last_axis(f.base, ordered) != axis]
                 cost = sum(max_count(factor.base.shape) for factor, _ in moved)
-                length = int(first.src[0].arg)
+                length = size_of(first)
                 if best is None or (cost, -length) < best[:2]:
                     best = cost, -length, moved
     return [] if best is None else best[2]
@@ -268,7 +268,7 @@ def _short_rows(
 
 def _vector_loops(factor: Factor, loops: list[UOp], lanes: int) -> list[UOp]:
     """The loops that walk along one axis of the base, in whole vectors."""
-    counted = [loop for loop in loops if loop.op is Ops.RANGE and int(loop.src[0].arg) % lanes == 0]
+    counted = [loop for loop in loops if loop.op is Ops.RANGE and loop.src[0].is_const and loop.src[0].arg % lanes == 0]
     return [loop for loop in counted if factor.axis_of(loop) is not None]
 
 

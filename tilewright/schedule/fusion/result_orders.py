@@ -39,7 +39,7 @@ def results_in_short_rows(
         if any(factor.op is not Ops.EXPAND for factor in product.src):
             continue
         size = node.shape[last_long_axis(node)]
-        if not size % (vector_bytes // node.dtype.itemsize) or size < MIN_ROW:
+        if is_symbolic((size,)) or not size % (vector_bytes // node.dtype.itemsize) or size < MIN_ROW:
             continue
         if facts_of(node).tensor_cores and _is_stored(node, users):
             found.append(node)
