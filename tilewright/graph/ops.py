@@ -345,8 +345,8 @@ class Ops:
     # (value, ranges...); arg: op
     REDUCE = Op(Kind.CONTROL, (1, None), scalar_shape, same_dtype, None, b.reduce_bounds)
     # (left memory, right memory, start in left, start in right, row, column[, rows, columns]): the sum over k of
-    # left[start + row, k] * right[start + k, column], 0 for a row or column outside; arg: DotArg, whose rows and columns
-    # are the most where they are given as expressions
+    # left[start + row, k] * right[start + k, column], 0 for a row or column outside; arg: DotArg, which has the most
+    # rows and columns where their numbers are sources
     DOT = Op(Kind.CONTROL, (6, 8), scalar_shape, free_dtype)
     # (left, right, row, column), tiles in local memory: sum over k of left[row, k] * right[column, k]; arg: TileDotArg.
     # (value, right, row, column, row of the value, its k, ranges...): the threads hold left, which is rounded to the

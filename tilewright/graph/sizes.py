@@ -142,12 +142,21 @@ def fixed_nodes(roots: Sequence[UOp], values: Mapping[str, int]) -> dict[UOp, UO
         else:
             arg = _fixed(node.arg, values)
             if node.op is Ops.CUSTOM_KERNEL and arg.sizes:
-                arg = arg._replace(ast=fixed_graph((arg.ast,), values)[0])
+                arg = _fixed_kernel(arg, values)
             made = UOp(node.op, node.dtype, tuple([done[src] for src in node.src]), arg)
             if made.line is None:
                 made.line = node.line
             done[node] = made
     return done
+
+
+def _fixed_kernel(arg: Any, values: Mapping[str, int]) -> Any:
+    """The argument of a custom kernel, with the kernel for these values."""
+    if arg.origin is None:
+        return arg._replace(ast=fixed_graph((arg.ast,), values)[0])
+    origin = arg.origin.fixed(values)
+    ast = origin.kernel(tuple(zip(arg.dtypes, arg.shapes)), len(arg.written))
+    return arg._replace(ast=ast, sizes=(), origin=origin)
 
 
 def fixed_graph(roots: Sequence[UOp], values: Mapping[str, int]) -> tuple[UOp, ...]:

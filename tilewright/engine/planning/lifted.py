@@ -9,7 +9,7 @@ structure that comes back gets a plan for its own sizes, whose kernels are faste
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tilewright.base.dtype import dtypes
@@ -20,6 +20,8 @@ from tilewright.engine.compilation.stored import plan_options
 from tilewright.engine.planning.bind import BoundGraph
 from tilewright.engine.planning.plan import NotPlannedError, Plan, Structure, plan_graph, plan_tables
 from tilewright.engine.recent import RecentTable
+from tilewright.graph.kernels.custom import CustomKernel
+from tilewright.graph.kernels.origin import uses_last
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.records import Schedule
 from tilewright.graph.sizes import fixed_graph
@@ -50,7 +52,7 @@ MAX_ELEMENTS = 1 << 24
 _SIZED = frozenset({Ops.RESHAPE, Ops.EXPAND, Ops.PAD, Ops.SHRINK, Ops.IOTA})
 # What is mostly stored.
 _STORED = frozenset({Ops.PARAM, Ops.REDUCE_AXIS, Ops.CONTIGUOUS, Ops.ASSIGN})
-_UNLIFTED = frozenset({Ops.CUSTOM_KERNEL, Ops.MULTI, Ops.VARIABLE, Ops.SIZE, Ops.THREEFRY})
+_UNLIFTED = frozenset({Ops.MULTI, Ops.VARIABLE, Ops.SIZE, Ops.THREEFRY})
 
 
 class Lifted(NamedTuple):
@@ -186,6 +188,10 @@ def _sample_of(structure: Structure) -> _Sample | None:
         elif op is Ops.CONST and not isinstance(arg, bool) and float(arg).is_integer():
             numbers.append(int(arg))
             fact = int
+        elif op is Ops.CUSTOM_KERNEL:
+            if arg.origin is None or arg.sizes:
+                return None
+            fact = _numbered_kernel(arg, numbers)
         else:
             fact = (arg.__class__, repr(arg) if op is Ops.CONST else arg)
         skeleton.append((op, node.dtype, tuple([places[src] for src in node.src]), fact))
@@ -200,6 +206,18 @@ def _numbered(arg: Any, numbers: list[int]) -> Any:
         return tuple([_numbered(part, numbers) for part in arg])
     numbers.append(arg)
     return None
+
+
+def _numbered_kernel(arg: CustomKernel, numbers: list[int]) -> Any:
+    """A custom kernel without its numbers, which are those of its shapes and of what its origin is called with."""
+
+    def collect(number: Any) -> int:
+        numbers.append(number)
+        return 0
+
+    shapes = _numbered(arg.shapes, numbers)
+    origin = arg.origin.with_numbers(collect)
+    return (origin, shapes, arg.output, arg.dtypes, arg.written, arg.sources)
 
 
 def _lifted_in(family: _Family, sample: _Sample, structure: Structure, terms: int) -> Lifted | None:
@@ -346,6 +364,8 @@ def _with_sizes(structure: Structure, sizes: Sequence[int]) -> Structure:
             arg = ParamArg(arg.slot, next(remaining), arg.device)
         elif op in _SIZED:
             arg = _filled(arg, remaining)
+        elif op is Ops.CUSTOM_KERNEL:
+            arg = _lifted_kernel(arg, remaining)
         elif op is Ops.CONST and not isinstance(arg, bool) and float(arg).is_integer():
             number = next(remaining)
             if isinstance(number, SymbolicInt):
@@ -355,6 +375,24 @@ def _with_sizes(structure: Structure, sizes: Sequence[int]) -> Structure:
             made.line = node.line
     params = tuple([done.get(param, param) for param in structure.params])  # some are used by gradients alone
     return structure._replace(outputs=tuple([done[node] for node in structure.outputs]), params=params)
+
+
+def _lifted_kernel(arg: CustomKernel, remaining: Iterator[int]) -> CustomKernel:
+    """A custom kernel written with these numbers."""
+    shapes = _filled(arg.shapes, remaining)
+    used: dict[int, None] = dict.fromkeys(size for shape in shapes for size in shape if isinstance(size, SymbolicInt))
+
+    def number_of(_: int | UOp) -> int:
+        number = next(remaining)
+        if isinstance(number, SymbolicInt):
+            used[number] = None
+        return number
+
+    origin = arg.origin.with_numbers(number_of)
+    ast = origin.kernel(tuple(zip(arg.dtypes, shapes)), len(arg.written))
+    if used and not uses_last(ast, len(shapes)):
+        raise UnsupportedError("realize", f"{arg.name} in symbolic sizes", "make a plan for each size")
+    return arg._replace(ast=ast, shapes=shapes, sizes=tuple(used), origin=origin)
 
 
 def _filled(arg: Any, numbers: Any) -> Any:

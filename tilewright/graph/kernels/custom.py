@@ -6,6 +6,7 @@ overwrites in part."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from tilewright.base.dtype import DType
 from tilewright.base.errors import KernelError, UnsupportedError
@@ -25,7 +26,7 @@ class CustomKernel(NamedTuple):
 
     `sources[k]` is the index of the source with argument k before the kernel; None where the kernel does not need it.
     `gradient` takes the node and the gradient of its value, and returns one for each source. `sizes` are the symbolic
-    sizes whose variables the kernel uses."""
+    sizes whose variables the kernel uses. The `origin` of a kernel writes it for other sizes (`origin.py`)."""
 
     ast: UOp
     output: int
@@ -35,6 +36,7 @@ class CustomKernel(NamedTuple):
     sources: tuple[int | None, ...]
     sizes: tuple[int, ...] = ()
     gradient: Gradient | None = None
+    origin: Any = None
 
     @property
     def shape(self) -> Shape:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.graph.kernels.custom import CustomKernel, Gradient, output_node
@@ -25,9 +26,10 @@ def call(
     inputs: tuple[UOp, ...],
     sizes: tuple[int, ...] = (),
     gradient: Gradient | None = None,
+    origin: Any = None,
 ) -> tuple[UOp, ...]:
     """The outputs of a kernel, which are its first arguments, after it has run. `sizes` are the symbolic ones that it
-    uses."""
+    uses; its `origin` writes it for others."""
     count = len(outputs)
     kernel = CustomKernel(
         ast,
@@ -38,6 +40,7 @@ def call(
         (None,) * count + tuple(range(len(inputs))),
         sizes,
         gradient,
+        origin,
     )
     first = UOp(Ops.CUSTOM_KERNEL, outputs[0][0], inputs, kernel)
     return (first, *(output_node(first, number) for number in range(1, count)))

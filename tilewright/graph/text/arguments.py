@@ -128,7 +128,7 @@ RECORDS: dict[str, Record] = {
             "sizes": is_int_tuple,
         },
         optional={"sizes": ()},
-        hidden=frozenset({"gradient"}),  # a function has no text
+        hidden=frozenset({"gradient", "origin"}),  # a function has no text
     ),
     "KernelInfo": Record(
         KernelInfo,

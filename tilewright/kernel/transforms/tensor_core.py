@@ -19,7 +19,15 @@ from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp, index_const
 from tilewright.graph.walk import exchange_axis, size_of, substitute
 from tilewright.kernel.analysis.contraction import Contraction, match_contraction
-from tilewright.kernel.axes import KernelView, is_counted, is_uniform, make_range, multiple_of, parts_of_size, quotient_of
+from tilewright.kernel.axes import (
+    KernelView,
+    is_counted,
+    is_uniform,
+    make_range,
+    multiple_of,
+    parts_of_size,
+    quotient_of,
+)
 from tilewright.kernel.masks import mask_axis
 from tilewright.kernel.transforms.common import Transform
 from tilewright.kernel.transforms.tile_dot import apply_tiles, index_in_tile, laid_out, plan_tiles

@@ -25,9 +25,10 @@ from tilewright.base.records import NamedTuple, record
 from tilewright.base.target import TensorCore
 from tilewright.graph.kernels.attention.tiles import FLOAT, PAIR, QUAD, Matrix, Product, TileBuilder, number
 from tilewright.graph.kernels.nodes import after, barrier, end, load, store
+from tilewright.graph.kernels.origin import Size, as_node, ceil_div, is_multiple
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
-from tilewright.graph.uop import UOp, index_const
+from tilewright.graph.uop import UOp
 
 LOG2_E = 1 / math.log(2)
 # Ids of the barriers: before a tile is overwritten, after it is filled, and after a tile that is staged once.
@@ -39,28 +40,31 @@ QUERY, KEY, VALUE, RESULT, KEY_RESULT, GRADIENT = range(6)
 class Steps(NamedTuple):
     """The strides of batch, head and time, and the offset of the first element; features have stride 1."""
 
-    batch: int
-    head: int
-    time: int
-    start: int = 0
+    batch: Size
+    head: Size
+    time: Size
+    start: Size = 0
 
 
 @record
 class Attention:
-    """Facts of a call. `shared` heads of queries have the same keys; `mask` are the strides of a mask along batch,
-    head, query and key, 0 where it is broadcast."""
+    """Facts of a call and of the target. `shared` heads of queries have the same keys; `mask` are the strides of a mask
+    along batch, head, query and key, 0 where it is broadcast. The last four are chosen where a kernel is written
+    (`tile_choice.py`)."""
 
     core: TensorCore
     batch: int
     heads: int
     shared: int
-    queries: int
-    keys: int
+    queries: Size
+    keys: Size
     features: int
     steps: tuple[Steps, ...]  # strides of queries, keys, values, results, gradients of keys and values, and of results
     factor: float  # times a dot product gives a score to base 2
     is_causal: bool = False
-    mask: tuple[int, ...] | None = None
+    mask: tuple[Size, ...] | None = None
+    cores: int = 1
+    cache_bytes: int = 0
     rows: int = 64
     columns: int = 64
     together: int = 1  # heads whose tiles are interleaved, longest first: their keys fit in the cache
@@ -70,8 +74,8 @@ class Attention:
 class Grid:
     """The head of a work-group, and its tile of rows of one of the operands."""
 
-    def __init__(self, call: Attention, tiles: TileBuilder, heads: int, rows: int, is_reversed: bool) -> None:
-        count = -(-rows // tiles.rows)
+    def __init__(self, call: Attention, tiles: TileBuilder, heads: int, rows: Size, is_reversed: bool) -> None:
+        count = ceil_div(rows, tiles.rows)
         together = math.gcd(call.together, call.batch * heads) if call.is_causal else 1
         is_paired = is_reversed and call.is_paired
         sizes = (call.batch * heads // together, count // 2 if is_paired else count, together, *([2] * is_paired))
@@ -79,12 +83,12 @@ class Grid:
         outer, tile, inner, *second = self.axes
         head = outer * together + inner
         self.batch, self.head = head // heads, head % heads
-        last = (count - 1) - tile
+        last = (as_node(count) - 1) - tile
         self.tile = second[0].eq(0).where(last, tile) if is_paired else last if is_reversed else tile
         self.first = self.tile * tiles.rows
         self.row = self.first + tiles.row
 
-    def matrix(self, memory: UOp, steps: Steps, head: UOp, rows: int) -> Matrix:
+    def matrix(self, memory: UOp, steps: Steps, head: UOp, rows: Size) -> Matrix:
         return Matrix(memory, self.batch * steps.batch + head * steps.head + steps.start, steps.time, rows)
 
 
@@ -93,12 +97,12 @@ def query_grid(call: Attention, tiles: TileBuilder) -> Grid:
     return Grid(call, tiles, call.heads, call.queries, call.is_causal)
 
 
-def key_tiles(call: Attention, grid: Grid) -> int | UOp:
+def key_tiles(call: Attention, grid: Grid) -> Size:
     """The number of key tiles that a tile of queries reads."""
-    count = -(-call.keys // call.columns)
+    count = ceil_div(call.keys, call.columns)
     if not call.is_causal:
         return count
-    return ((grid.tile + 1) * (call.rows // call.columns)).minimum(index_const(count))
+    return ((grid.tile + 1) * (call.rows // call.columns)).minimum(as_node(count))
 
 
 def keyed_matrices(call: Attention, grid: Grid, key: UOp, value: UOp) -> list[Matrix]:
@@ -198,7 +202,7 @@ def forward_kernel(
         load(after(each, done), at) for each, at in ((maximum, half), (total, half), (result, held))
     )
     total = tiles.fold_quad(Ops.ADD, total)
-    valid = (row < call.queries,) if call.queries % call.rows else ()
+    valid = () if is_multiple(call.queries, call.rows) else (row < call.queries,)
     at = grid.matrix(out, call.steps[RESULT], grid.head, call.queries)
     position = at.start + row * at.step + weighted.column
     stores = end(
@@ -212,7 +216,7 @@ def forward_kernel(
     numbers = [logarithm]
     if has_factors(mask):
         numbers.append((logarithm - lowest * factor).alu(Ops.EXP2) / total)
-    rows = call.batch * call.heads * call.queries
+    rows = call.queries * (call.batch * call.heads)
     sums = [
         end(
             store(logsumexp, row_position + kind * rows, each, is_first, *valid),
@@ -249,7 +253,9 @@ def masked_scores(
     if mask is not None and call.mask is not None:
         steps = call.mask
         position = grid.batch * steps[0] + head * steps[1] + query * steps[2] + key * steps[3]
-        valid = [at < end for at, end, step in ((query, call.queries, steps[2]), (key, call.keys, steps[3])) if step]
+        valid = [
+            at < end for at, end, step in ((query, call.queries, steps[2]), (key, call.keys, steps[3])) if step != 0
+        ]
         found = load(mask, position, *valid)
         if mask.dtype.is_bool:
             value = found.where(value, number(MINUS_INFINITY))
@@ -264,8 +270,8 @@ def keep_keys(call: Attention, grid: Grid, product: Product, first: UOp, thread:
     limits = []
     if call.is_causal:
         limits.append(grid.row + 1)
-    if call.keys % call.columns:
-        limits.append(index_const(call.keys))
+    if not is_multiple(call.keys, call.columns):
+        limits.append(as_node(call.keys))
     if not limits:
         return None
     limit = limits[0] if len(limits) == 1 else limits[0].minimum(limits[1])

@@ -36,6 +36,7 @@ from tilewright.graph.kernels.attention.attention import (
 from tilewright.graph.kernels.attention.block_builder import query_steps
 from tilewright.graph.kernels.attention.tiles import FLOAT, PAIR, QUAD, Matrix, Product, TileBuilder
 from tilewright.graph.kernels.nodes import end, load, store
+from tilewright.graph.kernels.origin import is_multiple
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp
@@ -66,7 +67,7 @@ def query_gradient_kernel(
     keep = keep_keys(call, grid, product, first, tiles.thread)
     scores, factor = masked_scores(call, grid, grid.head, product.value, grid.row, first + product.column, keep, mask)
     at = row_number(call, grid, grid.head, grid.row)
-    valid = (grid.row < call.queries,) if call.queries % call.rows else ()
+    valid = () if is_multiple(call.queries, call.rows) else (grid.row < call.queries,)
     sums, deltas = (load(memory, at, *valid) for memory in (logsumexp, delta))
     weights = (scores * factor - sums).alu(Ops.EXP2)
     slopes = weights * (tiles.multiply(gradients, value_tile, columns, features, product).value - deltas)
@@ -127,7 +128,7 @@ def _sum_products(product: Product, step: UOp) -> Product:
 
 def _store(tiles: TileBuilder, grid: Grid, matrix: Matrix, total: Product, factor: float) -> UOp:
     position = matrix.start + grid.row * matrix.step + total.column
-    valid = (grid.row < matrix.rows,) if matrix.rows % tiles.rows else ()
+    valid = () if is_multiple(matrix.rows, tiles.rows) else (grid.row < matrix.rows,)
     value = (total.value * factor).cast(matrix.memory.dtype)
     stored = store(matrix.memory, position, value, *valid)
     return end(stored, loops=(tiles.half, *total.columns, tiles.thread, *grid.axes))

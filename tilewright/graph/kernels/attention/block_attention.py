@@ -26,12 +26,9 @@ from tilewright.graph.kernels.attention.block_builder import (
     AttentionCall,
     Builder,
     Rows,
-    Size,
-    ceil_div,
-    greatest,
-    is_multiple,
 )
 from tilewright.graph.kernels.nodes import after, barrier, end, load, store
+from tilewright.graph.kernels.origin import Size, ceil_div, greatest, is_multiple
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.spec import Op

@@ -26,8 +26,9 @@ from tilewright.graph.kernels.attention.block_attention import (
     Tile,
     weighted_sum,
 )
-from tilewright.graph.kernels.attention.block_builder import SCORED, SLOPED, Builder, Rows, greatest
+from tilewright.graph.kernels.attention.block_builder import SCORED, SLOPED, Builder, Rows
 from tilewright.graph.kernels.nodes import after, barrier, end, load, store
+from tilewright.graph.kernels.origin import greatest
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp, index_const

@@ -11,29 +11,13 @@ from tilewright.base.dtype import DType, dtypes
 from tilewright.base.records import NamedTuple, record
 from tilewright.graph.kernels.attention.attention import MINUS_INFINITY, base_two
 from tilewright.graph.kernels.nodes import after, barrier, end, load, store
+from tilewright.graph.kernels.origin import Size, as_node, ceil_div, is_multiple
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, const, index_const
 
 # Ids of barriers. A value is then stored and loaded, where it would be recomputed by its reader otherwise.
 SCORED, FOLDED, BASED, WEIGHED, SUMMED, FILLED, SLOPED = range(7)
-
-
-# A number of rows that is known, or an expression of variables.
-Size = int | UOp
-
-
-def ceil_div(size: Size, step: int) -> Size:
-    return -(-size // step) if isinstance(size, int) else (size + (step - 1)) // step
-
-
-def greatest(size: Size) -> int:
-    return size if isinstance(size, int) else int(size.vmax)
-
-
-def is_multiple(size: Size, step: int) -> bool:
-    """Whether the size is a multiple of the step for all values of its variables; no is always safe."""
-    return isinstance(size, int) and size % step == 0
 
 
 @record
@@ -52,7 +36,7 @@ class AttentionCall:
     value_features: int
     scale: float  # times a dot product gives a score
     is_causal: bool
-    mask: tuple[UOp | None, ...] | None
+    mask: tuple[Size | None, ...] | None
     dropout: float
 
     @property
@@ -89,8 +73,7 @@ class AttentionCall:
 def query_steps(call: Any, before: UOp, head: UOp, loop: Callable[[UOp], UOp]) -> tuple[UOp, UOp, UOp]:
     """The loop over tiles of queries of all heads that share the keys of `head`; the head and the first query of a
     step. In a causal call, tiles `before` the first key of a work-group are skipped."""
-    tiles = ceil_div(call.queries, call.columns)
-    count, skipped = index_const(tiles) if isinstance(tiles, int) else tiles, index_const(0)
+    count, skipped = as_node(ceil_div(call.queries, call.columns)), index_const(0)
     if call.is_causal:
         skipped = before.minimum(count)
         count = count - skipped

@@ -15,9 +15,9 @@ from __future__ import annotations
 from tilewright.base.dtype import dtypes
 from tilewright.base.records import record
 from tilewright.graph.kernels.attention.attention import LOG2_E, MINUS_INFINITY, finite_base
-from tilewright.graph.kernels.attention.block_builder import Size, ceil_div
 from tilewright.graph.kernels.attention.group_builder import GroupAttention, GroupBuilder, Matrix
 from tilewright.graph.kernels.nodes import after, barrier, end, load, store
+from tilewright.graph.kernels.origin import Size, ceil_div
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.spec import Op

@@ -12,8 +12,9 @@ import math
 from collections.abc import Sequence
 
 from tilewright.base.records import NamedTuple, record
-from tilewright.graph.kernels.attention.block_builder import AttentionCall, Builder, Size, ceil_div, is_multiple
+from tilewright.graph.kernels.attention.block_builder import AttentionCall, Builder
 from tilewright.graph.kernels.nodes import after, barrier, end, load, store
+from tilewright.graph.kernels.origin import Size, ceil_div, is_multiple
 from tilewright.graph.ops import AxisType, Ops, ParamArg
 from tilewright.graph.uop import UOp
 

@@ -14,9 +14,11 @@ from tilewright.base.records import record
 from tilewright.base.target import TensorCore
 from tilewright.graph.kernels.attention.attention import Steps
 from tilewright.graph.kernels.nodes import GROUP_THREADS, end, load, store
+from tilewright.graph.kernels.origin import Size, as_node, ceil_div, is_multiple
 from tilewright.graph.ops import Axis, AxisType, Ops
 from tilewright.graph.records import KernelInfo
-from tilewright.graph.uop import UOp, index_const
+from tilewright.graph.spec import Shape
+from tilewright.graph.uop import UOp
 
 # Numbers that a thread loads at a time.
 LANES = 4
@@ -27,8 +29,13 @@ class Split:
     """Facts of a call; `steps` are the strides of the numbers."""
 
     core: TensorCore
-    shape: tuple[int, ...]
+    shape: tuple[Size, ...]
     steps: Steps
+
+    @property
+    def features(self) -> int:
+        assert isinstance(self.shape[3], int)
+        return self.shape[3]
 
     @property
     def line(self) -> int:
@@ -39,29 +46,33 @@ class Split:
     @property
     def lines(self) -> int:
         """Lines of a part."""
-        return -(-self.shape[3] // self.line)
+        return -(-self.features // self.line)
 
     @property
     def width(self) -> int:
         """Features of a part, in whole lines."""
         return self.lines * self.line
 
-    @property
-    def result(self) -> tuple[int, ...]:
-        return (*self.shape[:3], self.core.parts * self.width)
+    def result(self, shape: Shape) -> Shape:
+        """The shape of the parts of a tensor."""
+        return (*shape[:3], self.core.parts * self.width)
 
 
 def split_kernel(call: Split, out: UOp, numbers: UOp) -> UOp:
-    batch, heads, time, features = call.shape
-    count = batch * heads * time * call.width // LANES
-    kinds = ((-(-count // GROUP_THREADS), AxisType.GLOBAL), (GROUP_THREADS, AxisType.LOCAL), (LANES, AxisType.UPCAST))
+    batch, heads, time, _ = call.shape
+    features, count = call.features, time * batch * heads * (call.width // LANES)
+    kinds = (
+        (ceil_div(count, GROUP_THREADS), AxisType.GLOBAL),
+        (GROUP_THREADS, AxisType.LOCAL),
+        (LANES, AxisType.UPCAST),
+    )
     group, thread, lane = (
-        UOp(Ops.RANGE, dtypes.index, (index_const(size),), Axis((number,), kind))
+        UOp(Ops.RANGE, dtypes.index, (as_node(size),), Axis((number,), kind))
         for number, (size, kind) in enumerate(kinds)
     )
     index = group * GROUP_THREADS + thread
     feature, row = index % (call.width // LANES) * LANES, index // (call.width // LANES)
-    inside = (index < count,) if count % GROUP_THREADS else ()
+    inside = () if is_multiple(count, GROUP_THREADS) else (index < count,)
     valid = (*inside, *((feature < features,) if features < call.width else ()))
     where = (row // time // heads, row // time % heads, row % time)
     position = sum((at * step for at, step in zip(where, call.steps)), feature + lane) + call.steps.start

@@ -15,9 +15,10 @@ from tilewright.base.dtype import dtypes
 from tilewright.base.records import NamedTuple
 from tilewright.base.target import TensorCore, TileLayout
 from tilewright.graph.kernels.nodes import end, load, store
+from tilewright.graph.kernels.origin import Size, as_node, is_multiple
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg, TileDotArg
 from tilewright.graph.spec import Op
-from tilewright.graph.uop import UOp, const, index_const
+from tilewright.graph.uop import UOp, const
 
 VECTOR_BYTES = 16
 # A warp has 16 rows of a product; a thread has two of them, 8 apart, and of every 8 columns two adjacent ones.
@@ -33,8 +34,8 @@ class Matrix(NamedTuple):
 
     memory: UOp
     start: UOp
-    step: int
-    rows: int
+    step: Size
+    rows: Size
 
 
 class Product(NamedTuple):
@@ -71,9 +72,8 @@ class TileBuilder:
         self._numbers[kind] = found + 1
         return found
 
-    def axis(self, size: int | UOp, kind: AxisType) -> UOp:
-        count = index_const(size) if isinstance(size, int) else size
-        return UOp(Ops.RANGE, dtypes.index, (count,), Axis((self._number(Ops.RANGE),), kind))
+    def axis(self, size: Size, kind: AxisType) -> UOp:
+        return UOp(Ops.RANGE, dtypes.index, (as_node(size),), Axis((self._number(Ops.RANGE),), kind))
 
     # ------------------------------------------------------------ tiles in local memory
 
@@ -104,7 +104,7 @@ class TileBuilder:
         for piece in pieces:
             vector = vector + piece * across
         valid = []
-        if matrix.rows % rows:
+        if not is_multiple(matrix.rows, rows):
             valid.append(first + row < matrix.rows)
         if self.parts == 1 and features % self.line:
             valid.append(vector < features // lanes)

@@ -4,20 +4,16 @@ of queries and keys may be symbolic."""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.base.records import record, replace
-from tilewright.graph.kernels.attention.block_builder import Size
-from tilewright.graph.kernels.custom import arguments_used
+from tilewright.base.records import record
 from tilewright.graph.kernels.nodes import call as kernel_call
-from tilewright.graph.kernels.nodes import param
+from tilewright.graph.kernels.origin import Origin, Size, size_of_call, uses_last
 from tilewright.graph.sizes import is_symbolic, min_size
-from tilewright.graph.spec import Shape, max_count
-from tilewright.graph.symbolic import SymbolicInt, size_node
+from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
 from tilewright.tensor.families.base import Family
 from tilewright.tensor.families.networks.attention_layout import separate_use, with_heads
@@ -70,17 +66,12 @@ def as_heads(tensor: T) -> T:
     return tensor.reshape(math.prod(tensor.shape[:-3]), heads, *tensor.shape[-2:])
 
 
-def symbolic_node(size: int) -> Size:
-    """The size as kernels have it: a number, or an expression of variables."""
-    return size.node if isinstance(size, SymbolicInt) else size
-
-
-def distances(shape: Shape) -> tuple[UOp | None, ...]:
+def distances(shape: Shape) -> tuple[Size | None, ...]:
     """The stride of each axis, None for axes of size 1."""
-    steps: list[UOp | None] = []
+    steps: list[Size | None] = []
     step: int = 1
     for size in reversed(shape):
-        steps.append(None if size == 1 else size_node(step))
+        steps.append(None if size == 1 else size_of_call(step))
         step = step * size
     return tuple(reversed(steps))
 
@@ -93,8 +84,8 @@ def call_facts(query: T, key: T, value: T, mask: T | None, is_causal: bool, drop
         "batch": math.prod(query.shape[:-3]),
         "heads": heads,
         "shared": heads // key_heads,
-        "queries": symbolic_node(query.shape[-2]),
-        "keys": symbolic_node(key.shape[-2]),
+        "queries": size_of_call(query.shape[-2]),
+        "keys": size_of_call(key.shape[-2]),
         "features": query.shape[-1],
         "value_features": value.shape[-1],
         "scale": 1 / math.sqrt(query.shape[-1]),
@@ -121,27 +112,19 @@ def call_kernel(
     call: Any,
     outputs: Sequence[tuple[DType, Shape]],
     sources: Sequence[T],
-    gradient: Callable[..., Any],
+    gradient: Callable[..., Any] | None,
 ) -> list[T]:
-    """The outputs of the kernel `write(call, *memories)`, which are its first memories, after it has run. It must use
-    the last memory: a launch gives symbolic sizes after those that a kernel uses. Others may be for its gradient."""
+    """The outputs of the kernel `write(call, *memories)`, which are its first memories, after it has run. Where sizes
+    are symbolic it must use the last memory; others may be for its gradient."""
     first: Any = sources[0]
     memories = (*outputs, *((each.dtype, each.shape) for each in sources))
-    fills = tuple(slot for slot, (_, shape) in enumerate(outputs) if not is_symbolic(shape))
-    ast = _written_kernel(write, call, fills, tuple((kind, max_count(shape)) for kind, shape in memories))
+    origin = Origin(write, call)
+    ast = origin.kernel(memories, len(outputs))
     sizes = tuple(dict.fromkeys(size for _, shape in memories for size in shape if is_symbolic((size,))))
-    found = kernel_call(ast, outputs, tuple(each.uop for each in sources), sizes, first._gradient_of(gradient))
+    assert not sizes or uses_last(ast, len(memories))
+    given = tuple([each.uop for each in sources])
+    found = kernel_call(ast, outputs, given, sizes, first._gradient_of(gradient), origin)
     return [first._new(node, *sources[1:]) for node in found]
-
-
-@functools.lru_cache(64)
-def _written_kernel(
-    write: Callable[..., UOp], call: Any, fills: tuple[int, ...], memories: tuple[tuple[DType, int], ...]
-) -> UOp:
-    """Cached, since the layers of a model call the same kernel. `fills` are the outputs that it writes whole."""
-    ast = write(call, *(param(n, kind, size) for n, (kind, size) in enumerate(memories)))
-    assert len(memories) - 1 in frozenset.union(*arguments_used(ast))
-    return ast.replace(arg=replace(ast.arg, fills=fills))
 
 
 # ---------------------------------------------------------------- gradients

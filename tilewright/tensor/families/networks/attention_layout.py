@@ -19,6 +19,7 @@ from tilewright.tensor.families.base import Family
 
 T = TypeVar("T", bound=Family)
 
+_EXCHANGE = (0, 2, 1, 3)  # of heads and times
 _MOVES = (Ops.PERMUTE, Ops.SHRINK, Ops.RESHAPE)
 # Elements per vector that kernels copy: strides and offsets are multiples of it.
 VECTOR = 8
@@ -60,6 +61,17 @@ def find_layouts(tensors: Sequence[T]) -> list[tuple[T, Layout]]:
     return [(tensor._new(node), layout) for tensor, (node, layout) in zip(tensors, deepest)]
 
 
+def find_symbolic_layouts(tensors: Sequence[T]) -> list[tuple[T, Layout]]:
+    """The same of tensors of symbolic sizes: what their heads and times were exchanged in, or the tensor itself."""
+    found = []
+    for tensor in tensors:
+        node, is_exchanged = tensor.uop, tensor.uop.op is Ops.PERMUTE and tensor.uop.arg == _EXCHANGE
+        moves = ((Ops.PERMUTE, _EXCHANGE),) if is_exchanged else ()
+        steps = dense_steps(tensor.shape, is_time_first=is_exchanged)
+        found.append((tensor._new(node.src[0] if is_exchanged else node), Layout(moves, steps)))
+    return found
+
+
 def find_stored(tensor: T) -> tuple[T, Layout] | None:
     """The stored node of one tensor and the layout in it. A view may be any part of memory that exists, also one of
     symbolic size. A computed tensor is its own node, and has no layout where its size is symbolic."""
@@ -96,7 +108,8 @@ def dense_steps(shape: tuple[int, ...], is_time_first: bool) -> Steps:
 
 def broadcast_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The stride of each axis, 0 for axes of size 1."""
-    return tuple(math.prod(shape[axis + 1 :]) if size > 1 else 0 for axis, size in enumerate(shape))
+    is_long = (is_symbolic((size,)) or size > 1 for size in shape)
+    return tuple(math.prod(shape[axis + 1 :]) if flag else 0 for axis, flag in enumerate(is_long))
 
 
 def _candidates(node: UOp) -> Iterator[tuple[UOp, Layout]]:

@@ -6,53 +6,47 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.records import record, replace
 from tilewright.base.target import TensorCore
-from tilewright.graph.kernels.attention.attention import LOG2_E, RESULT, Attention, forward_kernel, has_factors
+from tilewright.graph.kernels.attention.attention import (
+    LOG2_E,
+    RESULT,
+    Attention,
+    Steps,
+    forward_kernel,
+    has_factors,
+)
 from tilewright.graph.kernels.attention.attention_gradient import key_gradient_kernel, query_gradient_kernel
 from tilewright.graph.kernels.attention.split import Split, split_kernel
-from tilewright.graph.kernels.language.values import memory_behind
+from tilewright.graph.kernels.attention.tile_choice import MAX_GRADIENT_FEATURES, choose_tiles
+from tilewright.graph.kernels.origin import greatest, size_of_call
 from tilewright.graph.sizes import is_symbolic
+from tilewright.graph.symbolic import capacity
 from tilewright.graph.uop import UOp
-from tilewright.runtime.device import open_driver, target_of
+from tilewright.runtime.device import target_of
 from tilewright.tensor.families.base import Family
-from tilewright.tensor.families.networks.attention_calls import Plain, fits
+from tilewright.tensor.families.networks.attention_calls import Plain, T, call_kernel, fits
 from tilewright.tensor.families.networks.attention_layout import (
     VECTOR,
     Layout,
     broadcast_strides,
     dense_steps,
     find_layouts,
+    find_symbolic_layouts,
     separate_use,
     set_apart,
     with_heads,
 )
 
-# Maximum features of a head, by the parts that a core multiplies, and for gradients: more accumulators do not fit into
-# registers.
-MAX_FEATURES, MAX_PART_FEATURES, MAX_GRADIENT_FEATURES = 256, 128, 128
+# Maximum features of a head, by the parts that a core multiplies: more accumulators do not fit into registers.
+MAX_FEATURES, MAX_PART_FEATURES = 256, 128
 # With fewer queries most of a tile would be unused.
 MIN_QUERIES = 16
-# Queries, and keys, of a tile. Two work-groups with tiles of 64 share a core: one computes its softmax while the
-# other multiplies. Wide tiles are fetched by a warp group of their own, and halve what is read from the cache: 1.1 to
-# 1.5 times as fast where all cores have work of the same length (measured on an H200).
-TILE, WIDE_TILE = 64, 128
-# Where operands are in parts, a tile takes three times the memory. Keys of a tile, with one line of features and with
-# two: a tile of queries and two of keys fit into local memory, and so do the tiles of the gradients.
-PART_KEYS = {1: 64, 2: 32}
-# Where the lengths differ, and the next free core takes a tile, wide ones pay with many features and many tiles.
-MIN_UNEQUAL_FEATURES, MIN_UNEQUAL_TILES = 65, 4
 # With fewer features the queries' gradient is no faster with the tiles of the forward kernel.
 MIN_GRADIENT_FEATURES = 65
-# Pairs of causal tiles have the same length, so that some cores may have nothing to do in the end: the time of all, at
-# most, as a multiple of what it would be with all at work.
-MAX_IDLE = 1.2
-CACHE_PART = 2
-
-T = TypeVar("T", bound=Family)
 
 
 def fused_attention(query: T, key: T, value: T, mask: T | None, is_causal: bool, plain: Plain) -> T | None:
@@ -66,75 +60,55 @@ def fused_attention(query: T, key: T, value: T, mask: T | None, is_causal: bool,
         return None
     operands = [_widened(each if each.ndim == 4 else each.unsqueeze(1)) for each in (query, key, value)]
     masks = () if mask is None else (with_heads(mask, query.ndim),)
-    memories, layouts = zip(*find_layouts(operands))
+    is_open = is_symbolic((query.shape[-2], key.shape[-2]))
+    memories, layouts = zip(*(find_symbolic_layouts if is_open else find_layouts)(operands))
     # Results have the layout of their operands, so that the transpose which made an operand applies to them too.
-    is_transposed = tuple(each.steps.time > each.steps.head for each in layouts[:2])
+    is_transposed = tuple(_is_time_first(each, is_open) for each in layouts[:2])
     (batch, heads, rows, width), keys = operands[0].shape, operands[1].shape
-    tile, is_paired = _choose_tile(operands[0], keys[2], is_causal, core)
-    dense = [dense_steps(each.shape, flag) for each, flag in zip(operands, is_transposed)]
-    steps, slopes = [layout.steps for layout in layouts], dense[0]
-    splits = [Split(core, each.shape, layout.steps) for each, layout in zip(operands, layouts)]
+    dense = [_sizes(dense_steps(each.shape, flag)) for each, flag in zip(operands, is_transposed)]
+    steps, slopes = [_sizes(layout.steps) for layout in layouts], dense[0]
+    shapes = [tuple(map(size_of_call, each.shape)) for each in operands]
+    splits = [Split(core, shape, own) for shape, own in zip(shapes, steps)]
     if core.parts > 1:
-        steps = [dense_steps(split.result, is_time_first=False) for split in splits]
+        parts = [split.result(each.shape) for split, each in zip(splits, operands)]
+        steps = [_sizes(dense_steps(shape, is_time_first=False)) for shape in parts]
         slopes = steps[0]
+    target = target_of(query.device)
+    assert target is not None
     call = Attention(
         core,
         batch,
         heads,
         heads // keys[1],
-        rows,
-        keys[2],
+        size_of_call(rows),
+        size_of_call(keys[2]),
         width,
         (*steps, *dense, slopes),
         LOG2_E / math.sqrt(query.shape[-1]),
         is_causal,
-        broadcast_strides(masks[0].shape) if masks else None,
-        tile,
-        _keys_of_tile(tile, splits[0]),
-        _heads_together(operands[1], batch * heads, heads // keys[1], core),
-        is_paired,
+        tuple(map(size_of_call, broadcast_strides(masks[0].shape))) if masks else None,
+        target.cores,
+        target.cache_bytes,
     )
     rule = _Gradient(call, layouts, tuple(splits), is_transposed, query.shape[-1], plain)
-    out = rule.empty(operands[0], is_transposed[0])
     kinds = (2,) if has_factors(mask) else ()
-    sums = query.empty(*kinds, batch, heads, rows, dtype=dtypes.float32, device=query.device)
-    kernel = _Kernel(forward_kernel, call, 2, (*range(3),))
-    found: T = out.custom_kernel(sums, *memories, *masks, *rule.parts(memories), fxn=kernel, grad_fxn=rule)[0]
+    outputs = (
+        (query.dtype, _transposed(operands[0], is_transposed[0]).shape),
+        (dtypes.float32, (*kinds, batch, heads, rows)),
+    )
+    sources = (*memories, *masks, *rule.parts(memories))
+    found = call_kernel(_Kernel(forward_kernel, 2, (*range(3),)), call, outputs, sources, rule)[0]
     result: T = rule.narrowed(_transposed(found, is_transposed[0])).reshape(*query.shape)
     return result
 
 
-def _choose_tile(query: Family, keys: int, is_causal: bool, core: TensorCore) -> tuple[int, bool]:
-    """The tile of the forward kernel, and whether a work-group takes pairs of them: where each tile has a partner with
-    which it has as many keys as any other pair, and the pairs are not just too many for the cores to do at once."""
-    batch, heads, rows, features = query.shape
-    assert isinstance(query.device, str)
-    cores, count = open_driver(query.device).target.cores, -(-rows // WIDE_TILE)
-    tiles, pairs = batch * heads * count, batch * heads * (count // 2)
-    if 2 * tiles <= cores:
-        return TILE, False
-    if not is_causal:
-        return WIDE_TILE, False
-    if count % 2 == 0 and keys >= rows and -(-pairs // cores) * cores <= MAX_IDLE * pairs:
-        return WIDE_TILE, True
-    is_wide = core.parts > 1 or (features >= MIN_UNEQUAL_FEATURES and tiles >= MIN_UNEQUAL_TILES * cores)
-    return WIDE_TILE if is_wide else TILE, False
+def _sizes(steps: Steps) -> Steps:
+    return Steps(*map(size_of_call, steps))
 
 
-def _keys_of_tile(rows: int, split: Split) -> int:
-    """Keys of a tile: as many as queries, unless local memory has room for fewer."""
-    if split.core.parts > 1:
-        return PART_KEYS[split.lines]
-    return rows if split.shape[-1] <= MAX_GRADIENT_FEATURES else TILE
-
-
-def _heads_together(key: Family, heads: int, shared: int, core: TensorCore) -> int:
-    """How many heads are processed together so that their keys and values fit into a part of the cache: all, or a power
-    of two."""
-    assert isinstance(key.device, str)
-    nbytes = 2 * key.shape[2] * key.shape[3] * core.parts * core.multiplied.itemsize
-    room = open_driver(key.device).target.cache_bytes // CACHE_PART // nbytes * shared
-    return heads if room >= heads else 1 << max(0, room.bit_length() - 1)
+def _is_time_first(layout: Layout, is_open: bool) -> bool:
+    """Whether the time axis lies before the heads, from the strides; symbolic sizes have no other moves."""
+    return bool(layout.moves) if is_open else greatest(layout.steps.time) > greatest(layout.steps.head)
 
 
 def _widened(tensor: T) -> T:
@@ -157,11 +131,13 @@ def _core_of(query: Family) -> TensorCore | None:
 
 
 def _fits(query: Family, key: Family, value: Family, mask: Family | None) -> bool:
-    if not fits(query, key, value, mask) or query.ndim not in (3, 4) or is_symbolic((*query.shape, *key.shape)):
+    if not fits(query, key, value, mask) or query.ndim not in (3, 4):
         return False
+    if is_symbolic((*query.shape, *key.shape)) and has_factors(mask):
+        return False  # a gradient kernel has a memory that it does not use
     if key.shape != value.shape or query.shape[0] != key.shape[0]:
         return False
-    return query.shape[-2] >= MIN_QUERIES
+    return capacity(query.shape[-2]) >= MIN_QUERIES
 
 
 # ---------------------------------------------------------------- kernels and gradients
@@ -169,29 +145,21 @@ def _fits(query: Family, key: Family, value: Family, mask: Family | None) -> boo
 
 @record
 class _Kernel:
-    """Builds a kernel over the arguments of a custom kernel: `outputs` of them, operands and others. Where operands are
-    in parts, these come last, and the kernel reads them in place of the operands with the numbers `split`."""
+    """Writes a kernel of a call for its memories: `outputs` of them, operands and others. Where operands are in parts,
+    these come last, and the kernel reads them in place of the operands with the numbers `split`."""
 
     write: Callable[..., UOp]
-    call: Attention
     outputs: int
     split: tuple[int, ...]
+    is_narrow: bool = False
 
-    def __call__(self, *arguments: UOp) -> UOp:
-        memories = list(map(memory_behind, arguments))
-        if self.call.core.parts > 1:
+    def __call__(self, call: Attention, *given: UOp) -> UOp:
+        memories = list(given)
+        if call.core.parts > 1:
             memories, parts = memories[: -len(self.split)], memories[-len(self.split) :]
             for number, part in zip(self.split, parts):
                 memories[self.outputs + number] = part
-        return self.write(self.call, *memories)
-
-
-@record
-class _SplitKernel:
-    split: Split
-
-    def __call__(self, *arguments: UOp) -> UOp:
-        return split_kernel(self.split, *map(memory_behind, arguments))
+        return self.write(choose_tiles(call, self.is_narrow), *memories)
 
 
 @record
@@ -213,16 +181,12 @@ class _Rule:
         if self.call.core.parts == 1:
             return []
         splits = [*self.splits, replace(self.splits[0], steps=self.call.steps[RESULT])]
+        views = self.views(memories[:3])
         found = []
-        for memory, split in zip(memories, splits):
-            out = memory.empty(*split.result, dtype=split.core.multiplied, device=memory.device)
-            found.append(out.custom_kernel(memory, fxn=_SplitKernel(split))[0].detach())
+        for memory, split, view in zip(memories, splits, (*views, views[0])):
+            output = (split.core.multiplied, split.result(view.shape))
+            found.append(call_kernel(split_kernel, split, (output,), (memory,), None)[0].detach())
         return found
-
-    def empty(self, like: Any, is_transposed: bool) -> Any:
-        return _transposed(like, is_transposed).empty(
-            *_transposed(like, is_transposed).shape, dtype=like.dtype, device=like.device
-        )
 
     def narrowed(self, tensor: Any) -> Any:
         return tensor.shrink((*((0, size) for size in tensor.shape[:-1]), (0, self.features)))
@@ -267,20 +231,14 @@ class _Gradient(_Rule):
             arguments = [*memories, own.cast(slope.dtype).detach(), sums, delta, *masks, slope]
         arguments += self.parts(arguments[:4])
         is_transposed = (*self.is_transposed, self.is_transposed[1])
-        query, key, value = map(self.empty, views, is_transposed)
+        outputs = [(view.dtype, _transposed(view, flag).shape) for view, flag in zip(views, is_transposed)]
         facts = (self.call, self.layouts, self.splits, self.is_transposed, self.features, self.plain)
         rules = [_SecondGradient(*facts, targets) for targets in ((0,), (1, 2))]
-        narrow, operands = (
-            replace(self.call, rows=TILE, columns=min(TILE, self.call.columns), is_paired=False),
-            range(4),
-        )
-        of_queries = self.call if self.has_wide_gradient else narrow
-        kernels = [
-            _Kernel(query_gradient_kernel, of_queries, 1, (*operands,)),
-            _Kernel(key_gradient_kernel, narrow, 2, (*operands,)),
-        ]
-        dense = query.custom_kernel(*arguments, fxn=kernels[0], grad_fxn=rules[0])[:1]
-        dense += key.custom_kernel(value, *arguments, fxn=kernels[1], grad_fxn=rules[1])[:2]
+        operands = (*range(4),)
+        of_query = _Kernel(query_gradient_kernel, 1, operands, not self.has_wide_gradient)
+        of_key = _Kernel(key_gradient_kernel, 2, operands, is_narrow=True)
+        dense = call_kernel(of_query, self.call, outputs[:1], arguments, rules[0])
+        dense += call_kernel(of_key, self.call, outputs[1:], arguments, rules[1])
         found = self.of_memories(memories, list(map(_transposed, dense, is_transposed)))
         found += self.of_masks(views, masks, slope)
         return (None, None, *found, *(None,) * len(given[3 + len(masks) :]))
