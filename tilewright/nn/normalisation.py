@@ -116,7 +116,7 @@ def _batch_statistics(
         message = f"shape {x.shape} has one value per channel"
         raise ShapeError("batch_norm", message, "train with more than one value, or use LayerNorm")
     variance, mean = x.var_mean(axes, correction=0)
-    unbiased = variance.detach() * (count / (count - 1))
+    unbiased = variance.detach() * count / (count - 1)
     moved = [(running_mean, mean.detach()), (running_var, unbiased)]
     pending = [running for running, _ in moved if running is not None]
     if pending:

@@ -16,6 +16,7 @@ from tilewright.graph.build import counting_axis
 from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Shape
+from tilewright.graph.symbolic import capacity
 from tilewright.graph.uop import UOp
 
 # Up to this many comparisons a sum is left to the kernels around it; a larger one is stored as it is, since a kernel
@@ -55,7 +56,7 @@ def _sum_last(x: UOp) -> UOp:
 
 
 def stored_if_large(total: UOp, comparisons: int) -> UOp:
-    return build.contiguous(total) if comparisons > SMALL_SCATTER else total
+    return build.contiguous(total) if capacity(comparisons) > SMALL_SCATTER else total
 
 
 # ---------------------------------------------------------------- axes

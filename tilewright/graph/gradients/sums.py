@@ -16,7 +16,7 @@ from tilewright.base.dtype import dtypes
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.slices import MAX_SELECTED_PARTS, cat, replace_axis
-from tilewright.graph.spec import Kind, element_count
+from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp
 
 # Slices that overlap are joined in layers, each of slices that do not.
@@ -110,7 +110,7 @@ def join_products(parts: Sequence[UOp], sizes: dict[UOp, int]) -> list[UOp]:
 def separate_products(parts: Sequence[UOp], sizes: dict[UOp, int]) -> list[UOp]:
     """Large products of a value that is repeated, each a term: the sum of each is a contraction, and the sum of their
     sum would be none. All other parts are one term."""
-    count = element_count(parts[0].shape)
+    count = max_count(parts[0].shape)
     if count < MIN_SEPARATE:
         return [fold(parts)]
     products = [part for part in parts if count >= MIN_REPEATED * _distinct(part, sizes)]
@@ -135,7 +135,7 @@ def _outline(node: UOp, sizes: dict[UOp, int]) -> object:
     if node.op in _MOVED and node.src[0].shape:
         inner_one = _outline(node.src[0], sizes)
         return None if inner_one is None else (node.op, node.arg, inner_one)
-    if not node.shape or element_count(node.shape) >= MIN_REPEATED * _distinct(node, sizes):
+    if not node.shape or max_count(node.shape) >= MIN_REPEATED * _distinct(node, sizes):
         return None
     return (node.dtype, node.shape)
 
@@ -149,13 +149,13 @@ def _distinct(node: UOp, sizes: dict[UOp, int]) -> int:
             stack.pop()
             continue
         if not top.op.is_elementwise and top.op.kind is not Kind.MOVEMENT:
-            sizes[top] = 0 if top.op in (Ops.CONST, Ops.IOTA) else element_count(top.shape)
+            sizes[top] = 0 if top.op in (Ops.CONST, Ops.IOTA) else max_count(top.shape)
             continue
         missing = [src for src in top.src if src not in sizes]
         if missing:
             stack.extend(missing)
         else:
-            sizes[top] = min(element_count(top.shape), max(sizes[src] for src in top.src))
+            sizes[top] = min(max_count(top.shape), max(sizes[src] for src in top.src))
     return sizes[node]
 
 

@@ -12,7 +12,7 @@ from tilewright.base.records import NamedTuple
 from tilewright.graph import build
 from tilewright.graph.gradients.gather import flat_number, stored_if_large
 from tilewright.graph.ops import CheckArg, Ops
-from tilewright.graph.sizes import is_symbolic, larger_size, smaller_size
+from tilewright.graph.sizes import is_symbolic, larger_size, min_size, smaller_size
 from tilewright.graph.spec import Devices, Shape
 from tilewright.graph.symbolic import capacity
 from tilewright.graph.uop import UOp
@@ -103,8 +103,13 @@ def checked_index(operation: str, index: UOp, axis: int, shape: Shape) -> UOp:
 
 def checked_classes(operation: str, classes: UOp, count: int, ignored: int | None = None) -> UOp:
     """Class numbers, checked to lie in 0..count-1; one further number may be reserved for 'no class'."""
-    if count == 0 or 0 in classes.shape or (0 <= classes.vmin and classes.vmax < count):
+    if count == 0 or 0 in classes.shape or (0 <= classes.vmin and classes.vmax < min_size(count)):
         return classes
+    if is_symbolic((count,)):
+        if _counts_to(classes, count):
+            return classes
+        message = f"classes of {count}, a number that is a variable"
+        raise UnsupportedError(operation, message, "give a constant number of classes, or classes by Tensor.arange")
     for limit in known_limits(classes):
         if not 0 <= limit < count and limit != ignored:
             message = f"class {limit} is out of range for {count} classes"
@@ -113,6 +118,13 @@ def checked_classes(operation: str, classes: UOp, count: int, ignored: int | Non
     if ignored is not None:
         valid = build.alu(Ops.CMPNE, classes, build.const(classes.dtype, ignored))
     return build.check_range(classes, CheckArg(count, operation=operation, of_what=f"{count} classes"), valid)
+
+
+def _counts_to(classes: UOp, count: int) -> bool:
+    """Whether the classes are 0, 1, ..., count - 1, each once."""
+    while classes.op in (Ops.CAST, Ops.RESHAPE):
+        classes = classes.src[0]
+    return classes.op is Ops.IOTA and classes.arg == (count,)
 
 
 def check_tensor_index(operation: str, index: TensorIndex, axis: int, shape: Shape) -> None:

@@ -3,12 +3,11 @@ that scan within blocks, and over the totals of the blocks."""
 
 from __future__ import annotations
 
-import math
-
 from tilewright.graph import build
 from tilewright.graph.build import Pairs
 from tilewright.graph.ops import Ops, reduce_identity
-from tilewright.graph.spec import Op, Shape
+from tilewright.graph.spec import Op, Shape, max_count
+from tilewright.graph.symbolic import capacity
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core import nodes
 
@@ -24,7 +23,8 @@ _SMALL_SCAN = 1 << 16
 
 def is_short_scan(shape: Shape, axis: int) -> bool:
     """Whether a scan needs no blocks."""
-    return shape[axis] <= SCAN_BLOCK or math.prod(shape) * shape[axis] <= _SMALL_SCAN
+    size = capacity(shape[axis])
+    return size <= SCAN_BLOCK or max_count(shape) * size <= _SMALL_SCAN
 
 
 def scan_axis(node: UOp, op: Op, axis: int, longest: int = SCAN_BLOCK) -> UOp:
@@ -34,7 +34,7 @@ def scan_axis(node: UOp, op: Op, axis: int, longest: int = SCAN_BLOCK) -> UOp:
     before: y[i] = op of x[0..i]
     after:  total[b] = op of block b; before[b] = op of total[0..b-1]; y[b, k] = op(before[b], op of x[b, 0..k])"""
     shape, size = node.shape, node.shape[axis]
-    if size <= longest or is_short_scan(shape, axis):
+    if capacity(size) <= longest or is_short_scan(shape, axis):
         return _scan_at_once(node, op, axis)
     identity = reduce_identity(op, node.dtype)
     count = -(-size // SCAN_BLOCK)
