@@ -9,15 +9,15 @@ structure that comes back gets a plan for its own sizes, whose kernels are faste
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tilewright.base.dtype import dtypes
 from tilewright.base.errors import InternalError, UnsupportedError, UserError
 from tilewright.base.events import emit
 from tilewright.base.records import NamedTuple, mutable_record
 from tilewright.engine.compilation.stored import plan_options
 from tilewright.engine.planning.bind import BoundGraph
+from tilewright.engine.planning.lifted_sizes import BOUNDS, Expressions
 from tilewright.engine.planning.plan import NotPlannedError, Plan, Structure, plan_graph, plan_tables
 from tilewright.engine.recent import RecentTable
 from tilewright.graph.kernels.custom import CustomKernel
@@ -39,10 +39,7 @@ MIN_STATIC = 2
 MAX_RUNS = 2
 # Lifted graphs of a family: others are made where sizes exceed the bounds of the first.
 MAX_LIFTED = 8
-MAX_VARIABLES = 3
 MAX_FAILURES = 3
-# A size of 1 is broadcast, and one of 0 has no elements.
-MIN_SIZE = 2
 # A graph of fewer nodes may have as many terms as one of these (`Driver.lifted_terms` for each). Kernels over variables
 # take up to four times as long as others: with more terms that is longer than making a plan, about 0.3 ms for a node.
 MIN_NODES = 64
@@ -258,8 +255,8 @@ def _lift(samples: Sequence[tuple[_Sample, Structure]], terms: int) -> _Graph | 
     they do not follow from few variables, or where no bounds of these decide what is compared with them."""
     columns = list(zip(*(sample.numbers for sample, _ in samples)))
     is_used, state.is_used = state.is_used, True
-    for bounds in _BOUNDS:
-        expressions = _Expressions(columns, bounds)
+    for bounds in BOUNDS:
+        expressions = Expressions(columns, bounds)
         sizes = [size for column in columns if (size := expressions.of(column)) is not None]
         if len(sizes) < len(columns):
             break
@@ -274,83 +271,6 @@ def _lift(samples: Sequence[tuple[_Sample, Structure]], terms: int) -> _Graph | 
             continue  # a comparison that these bounds leave open
     state.is_used = is_used
     return None
-
-
-Bounds = Callable[[tuple[int, ...]], tuple[int, int]]
-
-
-def _power_above(numbers: tuple[int, ...]) -> int:
-    return 1 << max(numbers).bit_length()
-
-
-# Bounds of a variable that had these values, the widest first.
-_BOUNDS: tuple[Bounds, ...] = (
-    lambda numbers: (MIN_SIZE, _power_above(numbers)),
-    lambda numbers: (MIN_SIZE, _power_above(numbers) - 1),
-    lambda numbers: (min(numbers), _power_above(numbers)),
-    lambda numbers: (min(numbers), _power_above(numbers) - 1),
-    lambda numbers: (min(numbers), max(numbers)),
-)
-
-
-class _Expressions:
-    """Numbers of several samples as expressions over few variables."""
-
-    def __init__(self, columns: Sequence[tuple[int, ...]], bounds: Bounds) -> None:
-        self.variables: list[tuple[str, int, int, int]] = []
-        self._known: dict[tuple[int, ...], int] = {}
-        self._columns = columns
-        self._bounds = bounds
-        # The smallest numbers are sizes of axes, the others mostly their multiples and products.
-        differing = {column for column in columns if len(set(column)) > 1}
-        for column in sorted(differing, key=lambda column: (max(column), column)):
-            if self.of(column) is None:
-                self._add_variable(column)
-
-    def of(self, column: tuple[int, ...]) -> int | None:
-        """The expression of numbers; the number where they do not differ; None where they follow from no variables."""
-        if len(set(column)) == 1:
-            return column[0]
-        if column not in self._known:
-            size = self._affine(column)
-            size = self._product(column) if size is None else size
-            if size is None:
-                return None
-            self._known[column] = size
-        return self._known[column]
-
-    def _add_variable(self, column: tuple[int, ...]) -> None:
-        if len(self.variables) == MAX_VARIABLES or min(column) < MIN_SIZE:
-            return
-        name, (least, greatest) = f"size{len(self.variables)}", self._bounds(column)
-        node = UOp(Ops.VARIABLE, dtypes.index, (), (name, least, greatest))
-        self.variables.append((name, least, greatest, self._columns.index(column)))
-        self._known[column] = SymbolicInt(node, None)
-
-    def _affine(self, column: tuple[int, ...]) -> int | None:
-        """factor * known + offset."""
-        for known, size in self._known.items():
-            pairs = sorted(set(zip(known, column)))
-            (x, y), (other_x, other_y) = pairs[0], pairs[-1]
-            if other_x == x or (other_y - y) % (other_x - x):
-                continue
-            factor = (other_y - y) // (other_x - x)
-            offset = y - factor * x
-            if factor and all(factor * a + offset == b for a, b in pairs):
-                return size * factor + offset
-        return None
-
-    def _product(self, column: tuple[int, ...]) -> int | None:
-        """The product of two known ones, times a number."""
-        known = list(self._known.items())
-        for number, (first, left) in enumerate(known):
-            for second, right in known[number:]:
-                products = [a * b for a, b in zip(first, second)]
-                if all(products) and column[0] % products[0] == 0:
-                    factor = column[0] // products[0]
-                    if factor and all(product * factor == value for product, value in zip(products, column)):
-                        return left * right * factor
-        return None
 
 
 def _with_sizes(structure: Structure, sizes: Sequence[int]) -> Structure:

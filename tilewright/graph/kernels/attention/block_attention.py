@@ -36,6 +36,8 @@ from tilewright.graph.uop import UOp, index_const
 
 # Rows of a strip: a multiple of the rows of every register tile.
 STRIP = 24
+# Strips of a block of queries. The scores of a block take 72 KiB in float32, a part of a core's cache.
+MIN_STRIPS, MAX_STRIPS = 2, 5
 # Rows that are reduced at a time: independent chains of instructions.
 FOLDED_ROWS = 4
 # Tasks of a head that has a symbolic number of blocks.
@@ -59,9 +61,14 @@ class BlockAttention(AttentionCall):
     score_tile: Tile
     query_tile: Tile  # of the products that have a row for each query, and the width of the queries or of the values
     value_tile: Tile
-    rows: int  # queries of a block
     columns: int  # keys of a block
     groups: int = 1  # of keys, whose gradients are separate tasks
+
+    @property
+    def rows(self) -> int:
+        """Queries of a block: the number of whole strips with the fewest rows beyond the last query."""
+        sizes = [strips * STRIP for strips in range(MAX_STRIPS, MIN_STRIPS - 1, -1)]
+        return min(sizes, key=lambda rows: -(-greatest(self.queries) // rows) * rows)
 
     @property
     def panel(self) -> int:

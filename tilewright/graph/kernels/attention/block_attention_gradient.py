@@ -28,7 +28,7 @@ from tilewright.graph.kernels.attention.block_attention import (
 )
 from tilewright.graph.kernels.attention.block_builder import SCORED, SLOPED, Builder, Rows
 from tilewright.graph.kernels.nodes import after, barrier, end, load, store
-from tilewright.graph.kernels.origin import greatest
+from tilewright.graph.kernels.origin import Size, ceil_div
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp, index_const
@@ -38,16 +38,16 @@ class Group(NamedTuple):
     """The keys of a task: its first block, and how many blocks a task has."""
 
     first: UOp
-    blocks: int
+    blocks: Size
 
 
-def padded_keys(call: BlockAttention) -> int:
+def padded_keys(call: BlockAttention) -> Size:
     """Keys for which gradients are written: whole blocks, equally many for each group."""
     return call.groups * _group_blocks(call) * call.columns
 
 
-def _group_blocks(call: BlockAttention) -> int:
-    return -(-greatest(call.keys) // (call.columns * call.groups))
+def _group_blocks(call: BlockAttention) -> Size:
+    return ceil_div(call.keys, call.columns * call.groups)
 
 
 def gradient_kernel(
@@ -65,8 +65,8 @@ def gradient_kernel(
     value_panels: UOp,
     *others: UOp,
 ) -> UOp:
-    """`query_out` has a part for each group; `key_out` and `value_out` have `padded_keys` keys for each head; `sums`
-    are those of the forward kernel."""
+    """`query_out` has a part for each group; `key_out` and `value_out` have whole blocks of keys for each head, equally
+    many for each group; `sums` are those of the forward kernel."""
     build = Builder(call.dtype)
     mask, state = call.extra_arguments(others)
     key_head, number = (build.over(size, AxisType.THREAD) for size in (call.batch * call.key_heads, call.groups))

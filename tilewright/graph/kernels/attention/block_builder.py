@@ -105,15 +105,14 @@ class Builder:
         self._loops = 0
         self._slots = 0
 
-    def over(self, size: int | UOp, kind: AxisType = AxisType.LOOP) -> UOp:
+    def over(self, size: Size, kind: AxisType = AxisType.LOOP) -> UOp:
         self._loops += 1
-        count = index_const(size) if isinstance(size, int) else size
-        return UOp(Ops.RANGE, dtypes.index, (count,), Axis((self._loops - 1,), kind))
+        return UOp(Ops.RANGE, dtypes.index, (as_node(size),), Axis((self._loops - 1,), kind))
 
     def tile(self, size: int) -> UOp:
         return self.over(size, AxisType.UPCAST)
 
-    def summed(self, size: int | UOp) -> UOp:
+    def summed(self, size: Size) -> UOp:
         return self.over(size, AxisType.REDUCE)
 
     def scratch(self, size: int) -> UOp:
@@ -127,7 +126,7 @@ class Builder:
     def fold(self, op: Op, value: UOp, *axes: UOp) -> UOp:
         return UOp(Ops.REDUCE, self.dtype, (value, *axes), op)
 
-    def filled(self, memory: UOp, start: UOp, size: int, lanes: int, value: float, *loops: UOp) -> UOp:
+    def filled(self, memory: UOp, start: UOp, size: Size, lanes: int, value: float, *loops: UOp) -> UOp:
         """The memory in an iteration of the loops, with `size` elements from `start` on equal to the value."""
         step, lane = self.over(size // lanes), self.tile(lanes)
         effect = store(after(memory, *loops), start + step * lanes + lane, self.number(value))

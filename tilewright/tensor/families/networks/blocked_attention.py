@@ -12,7 +12,7 @@ from typing import Any
 from tilewright.base.records import record
 from tilewright.base.target import Target
 from tilewright.graph.kernels.attention.block_attention import STRIP, BlockAttention, Tile, forward_kernel
-from tilewright.graph.kernels.attention.block_attention_gradient import gradient_kernel, padded_keys
+from tilewright.graph.kernels.attention.block_attention_gradient import gradient_kernel
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Shape
 from tilewright.graph.symbolic import capacity
@@ -30,9 +30,7 @@ from tilewright.tensor.families.networks.attention_calls import (
 )
 from tilewright.tensor.families.networks.attention_layout import set_apart
 
-# Queries of a block, in strips, and keys of a block: a multiple of every panel. The scores of a block take 72 KiB in
-# float32, a part of a core's cache.
-MIN_STRIPS, MAX_STRIPS = 2, 5
+# Keys of a block: a multiple of every panel.
 COLUMNS = 192
 # With fewer queries most of a block would be unused. Products and a softmax, which store scores, are faster below this
 # number of scores of a head, since a core's cache holds them, but not of causal calls, of which they compute twice as
@@ -69,7 +67,7 @@ def blocked_attention(
         return None
     assert isinstance(query.device, str)
     facts = call_facts(query, key, value, mask, is_causal, dropout)
-    call = _plan(open_driver(query.device).target, facts, query.shape, key.shape)
+    call = _plan(open_driver(query.device).target, facts, key.shape)
     key, value = (each.expand(*query.shape[:-3], *each.shape[-3:]) for each in (key, value))
     operands = [_padded(as_heads(each).cast(call.dtype), call.lanes) for each in (query, key, value)]
     others = extra_operands(query, key, mask, dropout)
@@ -93,7 +91,7 @@ def _is_long(query: tuple[int, ...], keys: int, is_causal: bool) -> bool:
     return is_faster or scores * math.prod(query[:-2]) > MAX_STORED
 
 
-def _plan(target: Target, facts: dict[str, Any], query: Shape, key: Shape) -> BlockAttention:
+def _plan(target: Target, facts: dict[str, Any], key: Shape) -> BlockAttention:
     """The call with its tiles and blocks."""
     lanes = max(2, target.lanes(facts["dtype"]))
     tasks = facts["batch"] * facts["heads"] // facts["shared"]
@@ -110,7 +108,6 @@ def _plan(target: Target, facts: dict[str, Any], query: Shape, key: Shape) -> Bl
         score_tile=Tile(choices[PANEL_VECTORS], panel),
         query_tile=query_tile,
         value_tile=value_tile,
-        rows=_block_rows(capacity(query[-2])),
         columns=COLUMNS,
         groups=min(MAX_GROUPS, -(-MIN_TASKS // tasks), max(1, capacity(key[-2]) // MIN_GROUP_KEYS)),
     )
@@ -120,12 +117,6 @@ def _tile(vectors: int, lanes: int, choices: dict[int, int]) -> Tile:
     """The register tile with the most accumulators for rows of that many vectors."""
     best = max((n for n in choices if vectors % n == 0), key=lambda n: n * choices[n])
     return Tile(choices[best], best * lanes)
-
-
-def _block_rows(queries: int) -> int:
-    """Queries of a block: the number of whole strips with the fewest rows beyond the last query."""
-    sizes = [strips * STRIP for strips in range(MAX_STRIPS, MIN_STRIPS - 1, -1)]
-    return min(sizes, key=lambda rows: -(-queries // rows) * rows)
 
 
 def _padded(tensor: T, lanes: int) -> T:
@@ -169,7 +160,8 @@ class _Gradient(_Rule):
 
     def __call__(self, upstream: Any, out: Any, sums: Any, query: Any, key: Any, *rest: Any) -> Any:
         call, (_, value, *others), slope = self.call, rest, upstream[0]
-        keyed = (call.batch, call.key_heads, padded_keys(call))
+        block = call.columns * call.groups
+        keyed = (call.batch, call.key_heads, -(-key.shape[2] // block) * block)
         shapes = ((call.groups, *query.shape), (*keyed, call.width), (*keyed, call.value_width))
         rows = [held_rows(numbers, sums, call.mask) for numbers in (sums, (slope * out).sum(-1))]
         sides = (_panels(key, call, call.features), _panels(value, call, call.value_features))
