@@ -12,6 +12,7 @@ import argparse
 import math
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,7 +93,7 @@ def measure(row: Row, device: str, most: int, sizes: tuple[int, ...]) -> None:
         first = time.perf_counter() - start
         expected = row.call(n, *[each.double() for each in their]).cpu().numpy()
         error = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
-        calls = (lambda: symbolic(n, *flat), lambda: fixed(*flat), lambda: row.call(n, *their))
+        calls = (partial(symbolic, n, *flat), partial(fixed, *flat), partial(row.call, n, *their))
         seconds = []
         for call in calls:
             for _ in range(3):

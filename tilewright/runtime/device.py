@@ -103,6 +103,7 @@ class Driver(ABC):
     # The most terms of all sums, for each node, of graphs that share a plan with variables in place of their sizes
     # (decision 51): kernels of more terms are worth a plan for their own sizes.
     lifted_terms = 0
+    lifted_elements = 1 << 24  # the most of a value that they store: memory is allocated for the greatest sizes
     joins_texts = False  # whether `compile_texts` takes less time than `compile` of each
     takes_variables = False  # whether a launch may give the values of a program's VARIABLEs
     keeps_values = True  # whether its memory holds values: that of the NULL device does not

@@ -80,7 +80,7 @@ _H200 = {facts.MULTIPROCESSORS: 132, facts.SHARED_BYTES: 232448, facts.MAX_THREA
 
 class CudaDriver(Driver):
     takes_variables = True
-    lifted_terms = 1 << 28
+    lifted_terms, lifted_elements = 1 << 44, 1 << 28
 
     def __init__(self, card: Card) -> None:
         self.card = card

@@ -43,8 +43,6 @@ MAX_FAILURES = 3
 # A graph of fewer nodes may have as many terms as one of these (`Driver.lifted_terms` for each). Kernels over variables
 # take up to four times as long as others: with more terms that is longer than making a plan, about 0.3 ms for a node.
 MIN_NODES = 64
-# The most elements of a stored value: memory is allocated for the greatest sizes.
-MAX_ELEMENTS = 1 << 24
 
 _SIZED = frozenset({Ops.RESHAPE, Ops.EXPAND, Ops.PAD, Ops.SHRINK, Ops.IOTA})
 # What is mostly stored.
@@ -88,15 +86,15 @@ plan_tables += (_families, _runs)
 
 def lifted_structure(structure: Structure) -> Lifted | None:
     """The structure over variables; None where it is to have a plan for its own sizes."""
-    terms = _terms_of(structure)
-    sample = _sample_of(structure) if terms else None
-    if sample is None:
+    limits = _limits_of(structure)
+    sample = None if limits is None else _sample_of(structure)
+    if limits is None or sample is None:
         return None
     family = _families.get((sample.key, plan_options()))
     if family is None:
         family = _families[sample.key, plan_options()] = _Family([], [])
         _families.trim()
-    lifted = _lifted_in(family, sample, structure, terms)
+    lifted = _lifted_in(family, sample, structure, limits)
     if lifted is None:
         return None
     key = (lifted.structure, tuple(lifted.values.items()), plan_options())
@@ -157,10 +155,18 @@ def _slots_of_items(schedule: Schedule) -> tuple[set[int], set[int]]:
     return written, {access.slot for item in schedule.items for access in item.reads}
 
 
-def _terms_of(structure: Structure) -> int:
-    """The terms that a node may have on the devices of a structure; 0 where one of them lifts no graphs."""
-    devices = {structure.device, *(param.arg.device for param in structure.params)}
-    return min(open_driver(name).lifted_terms for name in devices)
+class _Limits(NamedTuple):
+    """Of what a lifted graph may have on its devices: terms for each node, elements of a stored value."""
+
+    terms: int
+    elements: int
+
+
+def _limits_of(structure: Structure) -> _Limits | None:
+    """None where one of the devices of a structure lifts no graphs."""
+    drivers = [open_driver(name) for name in {structure.device, *(param.arg.device for param in structure.params)}]
+    found = _Limits(min(each.lifted_terms for each in drivers), min(each.lifted_elements for each in drivers))
+    return found if found.terms else None
 
 
 # ---------------------------------------------------------------- families
@@ -217,7 +223,7 @@ def _numbered_kernel(arg: CustomKernel, numbers: list[int]) -> Any:
     return (origin, shapes, arg.output, arg.dtypes, arg.written, arg.sources)
 
 
-def _lifted_in(family: _Family, sample: _Sample, structure: Structure, terms: int) -> Lifted | None:
+def _lifted_in(family: _Family, sample: _Sample, structure: Structure, limits: _Limits) -> Lifted | None:
     if family.failures >= MAX_FAILURES:
         return None
     for graph in family.graphs:
@@ -225,7 +231,7 @@ def _lifted_in(family: _Family, sample: _Sample, structure: Structure, terms: in
         if values is not None:
             return Lifted(graph.structure, values)
     if len(family.samples) >= MIN_STATIC and len(family.graphs) < MAX_LIFTED:
-        made = _lift([*family.samples, (sample, structure)], terms)
+        made = _lift([*family.samples, (sample, structure)], limits)
         values = None if made is None else _values_for(made, sample, structure)
         if made is not None and values is not None:
             family.graphs.append(made)
@@ -250,7 +256,7 @@ def _values_for(graph: _Graph, sample: _Sample, structure: Structure) -> dict[st
 # ---------------------------------------------------------------- lifting
 
 
-def _lift(samples: Sequence[tuple[_Sample, Structure]], terms: int) -> _Graph | None:
+def _lift(samples: Sequence[tuple[_Sample, Structure]], limits: _Limits) -> _Graph | None:
     """The graph of the last sample with expressions in place of the numbers that differ between the samples; None where
     they do not follow from few variables, or where no bounds of these decide what is compared with them."""
     columns = list(zip(*(sample.numbers for sample, _ in samples)))
@@ -264,7 +270,7 @@ def _lift(samples: Sequence[tuple[_Sample, Structure]], terms: int) -> _Graph | 
             lifted = _with_sizes(samples[-1][1], sizes)
             for output in lifted.outputs:
                 verify_tensor_graph(output, "lift")
-            if _is_worthwhile(lifted, terms):
+            if _is_worthwhile(lifted, limits):
                 return _Graph(lifted, tuple(expressions.variables))
             break
         except (UserError, InternalError, AssertionError):
@@ -319,18 +325,18 @@ def _filled(arg: Any, numbers: Any) -> Any:
     return tuple([_filled(part, numbers) for part in arg]) if isinstance(arg, tuple) else next(numbers)
 
 
-def _is_worthwhile(structure: Structure, terms: int) -> bool:
+def _is_worthwhile(structure: Structure, limits: _Limits) -> bool:
     """Whether kernels over variables take less time than a plan for each size, and little memory."""
     order = toposort(*structure.outputs)
     summed = 0
     for node in order:
         if node.op is Ops.REDUCE_AXIS:
             summed += capacity(element_count(node.src[0].shape))
-        if node.op in _STORED and capacity(element_count(node.shape)) > MAX_ELEMENTS:
+        if node.op in _STORED and capacity(element_count(node.shape)) > limits.elements:
             return False
         if node.op is Ops.RESHAPE and node.src[0].op is Ops.EXPAND and _merges_sizes(node):
             return False
-    return summed <= terms * max(len(order), MIN_NODES)
+    return summed <= limits.terms * max(len(order), MIN_NODES)
 
 
 def _merges_sizes(reshape: UOp) -> bool:
