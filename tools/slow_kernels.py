@@ -77,10 +77,10 @@ def recorded_kernels(target: Target) -> Iterator[Counter[UOp]]:
         plan.compile_kernels = before
 
 
-def kernels_of(name: str, target: Target, dtype: Any = dtypes.bfloat16) -> Counter[UOp]:
-    """Those of a network of `bench.networks` in the sizes of the card."""
+def kernels_of(name: str, target: Target, dtype: Any = dtypes.bfloat16, **sizes: int) -> Counter[UOp]:
+    """Those of a network of `bench.networks` in the sizes of the card, but for those that are given."""
     with recorded_kernels(target) as kernels:
-        step(NETWORKS[name], NETWORKS[name].sizes["card"], dtype)
+        step(NETWORKS[name], NETWORKS[name].sizes["card"] | sizes, dtype)
     return kernels
 
 
