@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.computed import computed
 from tests.kernel.emulated_card import NAME, emulated_card
 from tilewright import Tensor, jit
 from tilewright.backends.cpu.device import cpu_target
@@ -72,11 +73,19 @@ def results(name: str, size: int, batch: int, device: str) -> list[np.ndarray]:
     tensors = [given(operands["asb".index(letter)], device) for letter in letters]
     found = function(*tensors)
     weights = Tensor(np.cos(np.arange(found.numel())).reshape(found.shape), device=device)
-    return [each.numpy() for each in (found, *(found * weights).sum().gradient(*tensors))]
+    return computed([found, *(found * weights).sum().gradient(*tensors)])
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", FACTORISATIONS)
+def factorised() -> list[Any]:
+    """One block, and one of the sizes with several, in turns; the other one is slow."""
+    return [
+        pytest.param(name, size, id=f"{name}-{size}", marks=[pytest.mark.slow] * (at > 0 and (number + at) % 2))
+        for number, name in enumerate(FACTORISATIONS)
+        for at, size in enumerate(SIZES)
+    ]
+
+
+@pytest.mark.parametrize(("name", "size"), factorised())
 def test_blocks_give_what_one_kernel_gives(name: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = results(name, size, 2, "CPU")
     monkeypatch.setattr(blocks, "BLOCK", 4)
@@ -91,10 +100,9 @@ def test_blocks_give_what_one_kernel_gives(name: str, size: int, monkeypatch: py
 @pytest.mark.usefixtures("small_blocks")
 def test_matrices_that_are_not_square(shape: tuple[int, int]) -> None:
     x = matrices(2, *shape)
-    p, lower, upper = (each.numpy() for each in Tensor(x).lu())
+    p, lower, upper, q, r = computed([*Tensor(x).lu(), *Tensor(x).qr()])
     np.testing.assert_allclose(p @ lower @ upper, x, atol=1e-12)
     assert np.abs(lower).max() <= 1 + 1e-12, "the largest element of a column is its pivot"
-    q, r = (each.numpy() for each in Tensor(x).qr())
     np.testing.assert_allclose(q @ r, x, atol=1e-12)
     np.testing.assert_allclose(
         q.transpose(0, 2, 1) @ q, np.broadcast_to(np.eye(q.shape[2]), (2, *[q.shape[2]] * 2)), atol=1e-12
@@ -116,11 +124,12 @@ def test_what_has_no_factor() -> None:
     assert not np.isfinite(Tensor(np.zeros((1, 12, 12))).inv().numpy()).all()
     assert Tensor(np.zeros((1, 12, 12))).det().item() == 0
     upper = np.triu(matrices(1, 12, 12))
-    q, r = (each.numpy() for each in Tensor(upper).qr())
+    q, r = computed(Tensor(upper).qr())
     np.testing.assert_allclose(q @ r, upper, atol=1e-12)
     assert np.isfinite(q).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["cholesky", "inverse", "lower"])
 def test_large_matrices_are_as_accurate_as_in_one_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes that are factorised in blocks by themselves, in float32."""
