@@ -146,6 +146,8 @@ def test_a_beginning_that_another_slot_holds_is_copied(model: Transformer) -> No
     """By requests that come together too: one of them computes the beginning. Less than a piece is computed."""
     generator = Generator(model, slots=4, context=CONTEXT, end_tokens=())
     ends = ([], [7], [8, 9], [6] * 60)
+    alone = Generator(model, context=CONTEXT, end_tokens=())
+    expected = [alone.run(alone.submit([*TOKENS[:40], *end], limit=4)) for end in ends]
     for _ in range(3):
         requests = [generator.submit([*TOKENS[:40], *end], limit=4) for end in ends]
         few = generator.submit([*TOKENS[: PIECES[0] - 1], 5], limit=1)
@@ -154,10 +156,7 @@ def test_a_beginning_that_another_slot_holds_is_copied(model: Transformer) -> No
         # The others read their prompts in turns with it.
         assert [request.reused >= 32 for request in sorted(requests, key=lambda each: each.reused)[1:]] == [True] * 3
         assert few.reused < PIECES[0]
-        alone = Generator(model, context=CONTEXT, end_tokens=())
-        assert [request.tokens for request in requests] == [
-            alone.run(alone.submit([*TOKENS[:40], *end], limit=4)) for end in ends
-        ]
+        assert [request.tokens for request in requests] == expected
         for row in range(4):  # other prompts take the slots
             generator.submit([row + 3] * 50, limit=1)
         finish(generator)
