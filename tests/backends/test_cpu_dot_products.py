@@ -277,7 +277,7 @@ _INSERTION = """define internal <16 x i8> @meaning.insertion(<16 x i8> %high, <1
 }"""
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", PROCESSORS)
 @pytest.mark.parametrize("product", PRODUCTS)
 def test_a_product_for_every_processor(targets: dict[str, Target], product: str, name: str) -> None:

@@ -140,6 +140,7 @@ def _value(node: UOp, at: dict[UOp, int]) -> int:
     return compute[node.op]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("device", ["CPU", "PYTHON"])
 @pytest.mark.parametrize("noopt", [0, 1])
 @pytest.mark.parametrize("size", [33, 100, 211])

@@ -76,7 +76,7 @@ def results(rows: int, depth: int, columns: int, epilogue: Callable[[Tensor, Ten
     return epilogue(left @ right, bias).numpy()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(96, 64, 128), (7, 5, 33), (50, 17, 100), (5, 1700, 48)])
 @pytest.mark.parametrize(
     "epilogue",

@@ -115,6 +115,7 @@ def test_a_border_at_both_ends_stays_a_mask() -> None:
     assert sum(map(is_reduce_loop, body)) == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("depth", [265, 528, 529, 999, 1000, 1055])
 def test_values(depth: int) -> None:
     check(kernel_of(product(4, depth, 8)), block_opts(depth, 264), ("CPU", "PYTHON"))

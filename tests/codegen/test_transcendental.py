@@ -125,6 +125,7 @@ def arguments(name: str, dtype: DType, count: int) -> Any:
         return np.concatenate([patterns, numbers, *around, tiny.astype(dtype.name)])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("contracted", [False, True], ids=["plain", "contracted"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_float32(name: str, contracted: bool) -> None:
@@ -132,6 +133,7 @@ def test_float32(name: str, contracted: bool) -> None:
     assert error <= LIMITS[name][contracted], argument
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.skipif(not EXTENDED, reason="NumPy has no float wider than float64 on this machine")
 @pytest.mark.parametrize("contracted", [False, True], ids=["plain", "contracted"])
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -105,6 +105,7 @@ def test_binary_ops(op: Op, dtype: DType) -> None:
     assert_equal(x.alu(op, y), left, right)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", WIDE, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("op", BINARY + COMPARISONS, ids=lambda op: op.name)
 def test_binary_ops_with_constants(op: Op, dtype: DType) -> None:

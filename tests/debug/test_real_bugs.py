@@ -41,6 +41,7 @@ def run(tree: Path, folder: Path, *arguments: str) -> subprocess.CompletedProces
     return subprocess.run(command, env={**os.environ, **given}, capture_output=True, text=True, cwd=folder)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", REAL_BUGS)
 def test_a_program_is_wrong_without_the_mend(name: str, tmp_path: Path) -> None:
     bug = REAL_BUGS[name]

@@ -1,4 +1,4 @@
-"""Random kernels with random legal opts and fixed seeds do on the emulator what they do without opts, 250 of
+"""Random kernels with random legal opts and fixed seeds do on the emulator what they do without opts, 25 of
 them and in the slow tests five thousand; some of them also on devices that compile. `python -m tests.fuzz.opts` goes on
 with fresh seeds."""
 
@@ -17,9 +17,9 @@ from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.graph.kernels import levels
 from tilewright.graph.records import Opt, OptOps
 
-QUICK_PAIRS = 50
+QUICK_PAIRS = 25
 PAIRS = 5000
-CHUNK = 50
+CHUNK = 25
 
 
 @pytest.mark.parametrize(

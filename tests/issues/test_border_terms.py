@@ -21,6 +21,7 @@ from tilewright.tensor.families.networks import convolution, tap_products
 from tilewright.tensor.families.networks.tap_products import is_less_by_taps, terms_of
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", ["stored products", "products in registers"])
 @pytest.mark.parametrize(
     ("shape", "outputs", "window", "gap", "padding"),

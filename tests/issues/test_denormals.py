@@ -39,6 +39,7 @@ CASES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", [KEPT, CONTRACTIONS, EVERYWHERE])
 @pytest.mark.parametrize("compiler", COMPILERS)
 @pytest.mark.parametrize("name", CASES)

@@ -82,6 +82,7 @@ def indices(*values: int, dtype: str = "int32") -> Tensor:
     return (Tensor(list(values), dtype=dtype) + Tensor([1] * len(values), dtype=dtype)) - 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_computed_index_out_of_range_is_an_error(name: str, device: str) -> None:
     operation, least, word = OPERATIONS[name]

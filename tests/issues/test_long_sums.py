@@ -60,6 +60,7 @@ SUMS: list[tuple[tuple[int, ...], Axes]] = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", SUMS, ids=str)
 def test_sums(case: tuple[tuple[int, ...], Axes]) -> None:
     shape, axes = case
@@ -239,6 +240,7 @@ COUNTED = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", COUNTED)
 def test_means_over_more_elements_than_float16_counts(name: str) -> None:
     """The value and the gradient are those of float32, rounded."""

@@ -17,6 +17,7 @@ from tilewright.graph.uop import const
 from tilewright.kernel.optimise import prepare_kernel
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("padding", [(0, 9), (1, 4), (3, 15), (0, 1)])
 @pytest.mark.parametrize("windows", [1, 4, 6, 9])
 @pytest.mark.parametrize("filled", [2, 5, 7])
@@ -80,6 +81,7 @@ def test_a_long_axis_merged_from_axes_that_do_not_divide_it(rows: int, columns: 
     assert merged.sum().item() == expected.sum()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("device", ["CPU", "PYTHON"])
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "float32", "bfloat16", "bool"])
 @pytest.mark.parametrize("count", [1, 2, 5, 11])

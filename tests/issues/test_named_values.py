@@ -42,6 +42,7 @@ def test_a_second_result_does_not_compute_the_network_again() -> None:
     assert work_of(lambda: (logits.argmax(1) == labels).sum().item()) < first / 20
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("axis", [None, 0, -1])
 @pytest.mark.parametrize("extreme", ["max", "min", "median"])
 @pytest.mark.parametrize(

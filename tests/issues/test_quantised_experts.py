@@ -38,6 +38,7 @@ def test_expression(device: str) -> None:
     assert_right(run_expression(*tensors(device)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("op", [OptOps.GROUP, OptOps.GROUPTOP])
 @pytest.mark.parametrize("amount", [2, 4, 8, 16, 32, 64, 128])
 def test_an_amount_that_divides(op: OptOps, amount: int, device: str, has_groups: bool) -> None:

@@ -25,6 +25,7 @@ def test_a_running_logsumexp_computes_few_exponentials_for_an_element(shape: tup
     assert exponentials < 12 * math.prod(shape)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [1, 5, 16, 17, 20, 63, 64, 65, 1000, 4099])
 def test_running_logsumexps(size: int) -> None:
     values = np.random.default_rng(size).standard_normal((3, size, 40)).astype(np.float32) * 30

@@ -94,6 +94,7 @@ def expected_gradients(
     return for_x, for_values
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("device", ["CPU", "PYTHON"])
 @pytest.mark.parametrize("has_own", [True, False])
 @pytest.mark.parametrize("reduce", ["amax", "amin", "prod"])

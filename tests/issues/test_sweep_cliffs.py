@@ -396,6 +396,7 @@ def test_ranks_are_counted_in_wide_vectors_and_inverted_in_one_pass() -> None:
     assert Chosen(order, replace(LARGE_CACHES, vector_bytes=16)).uses(OptOps.SCATTER) == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [1, 2, 9, 43, 64, 130])
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "float32", "int64"])
 def test_short_rows_are_sorted_stably(size: int, dtype: str) -> None:

@@ -53,7 +53,7 @@ def scattered(x: np.ndarray, w: np.ndarray, upstream: np.ndarray, options: dict[
     return found
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("way", ["as chosen", "stored products", "products in registers"])
 def test_values_and_gradients(name: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,7 @@ PRODUCTS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Product]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PRODUCTS)
 @pytest.mark.parametrize("parameters", [0, 1, 2, 4, 7])
 def test_accumulators_are_vectors_along_the_axis_of_an_operand(name: str, parameters: int) -> None:

@@ -258,6 +258,7 @@ def test_a_range_of_threads_is_no_reduction() -> None:
     assert is_ordered(recognise_accumulators(stored(acc)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("opts", [(), None], ids=["no-opts", "heuristic"])
 @pytest.mark.parametrize("device", ["CPU", "PYTHON"])
 @pytest.mark.parametrize("name", [*RECOGNISED, *LEFT_ALONE])

@@ -202,6 +202,7 @@ def test_what_names_no_output_is_left_out() -> None:
         np.testing.assert_array_equal(Tensor(made).numpy()[0, :, 0], [2, 0, 11])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("local_bytes", [1200, 2000, 1 << 17], ids="{} bytes".format)
 @pytest.mark.parametrize("is_spread", [False, True], ids=["rows", "elements"])
 @pytest.mark.parametrize(
@@ -367,6 +368,7 @@ def test_a_target_without_atomic_operations_refuses_them() -> None:
 SPECIAL = {"plain": (), "NaN": (np.nan,), "infinities": (np.inf, -np.inf), "zeros": (0.0, -0.0), "tiny": (TINY, -TINY)}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("has_own", [True, False])
 @pytest.mark.parametrize("name", SPECIAL)
 @pytest.mark.parametrize("reduce", ["amax", "amin"])

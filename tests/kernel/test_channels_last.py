@@ -21,6 +21,7 @@ def convolved(image: Tensor, weight: Tensor, **options: int) -> Tensor:
     return image.permute(0, 3, 1, 2).conv2d(weight, **options).permute(0, 2, 3, 1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("sizes", "options"),
     [

@@ -291,6 +291,7 @@ def test_a_vector_beside_a_matrix_has_no_say_in_the_order(shape: tuple[int, int]
 # ---------------------------------------------------------------- sorting
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("local_bytes", [1 << 17, 128], ids=["one block", "merged"])
 @pytest.mark.parametrize("shape", [(1, 333), (5, 37), (40, 5), (3, 64), (2, 2), (7, 1)], ids=str)
 def test_sorted_by_work_groups(shape: tuple[int, int], local_bytes: int) -> None:

@@ -357,6 +357,7 @@ def device(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
 @pytest.mark.parametrize("reduce", [*COMBINES, "put"])
 def test_scatter_of_many_places(reduce: str, dtype: str, device: str) -> None:

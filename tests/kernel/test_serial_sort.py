@@ -26,6 +26,7 @@ def extremes(name: str, shape: tuple[int, int], seed: int) -> np.ndarray:
     return array
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shape", [(1, 97), (3, 128), (40, 1000)], ids=str)
 @pytest.mark.parametrize("name", INTEGERS)
 def test_integers(name: str, shape: tuple[int, int]) -> None:

@@ -100,6 +100,7 @@ def test_every_single_opt_on_the_cpu(name: str) -> None:
     forget_kernels()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_heuristic_changes_nothing(name: str) -> None:
     check(kernel(name), None, ("CPU", "PYTHON"))
@@ -120,6 +121,7 @@ def test_random_rows_of_opts_change_nothing(name: str, target, chance: random.Ra
     assert failure is None, (opts, failure)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SCHEDULED)
 def test_random_rows_of_opts_on_the_cpu(name: str) -> None:
     for seed in range(4):

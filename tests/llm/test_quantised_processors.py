@@ -134,6 +134,7 @@ def test_weights_of_the_next_rows_are_prefetched(targets: dict[str, Target], kin
     assert all(re.search(rf"load <\d+ x i8>, ptr {found[1]}\b", text) for found in ahead if found)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["AVX2", "AVX-512", "AVX-512 VNNI"])
 def test_one_token_on_x86(targets: dict[str, Target], kind: str, name: str) -> None:

@@ -76,7 +76,7 @@ def check(kind: str, rows: int, columns: int, tokens: int) -> None:
     assert (np.abs(found - expected) <= bound_of(weights, x)).all()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("rows", "tokens"), [(8, 1), (7, 1), (6, 3), (32, 2), (16, 11), (5, 9), (3, 70)])
 def test_products_of_any_shape(kind: str, rows: int, tokens: int) -> None:
@@ -102,6 +102,7 @@ def test_chosen_experts_alone_are_multiplied(kind: str, rows: int) -> None:
                 assert (error <= bound_of(weights[expert], given)).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K"])
 @pytest.mark.parametrize("is_signed", [False, True])
 def test_kernels_on_the_emulator(kind: str, is_signed: bool) -> None:

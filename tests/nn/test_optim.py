@@ -385,6 +385,7 @@ SCHEDULES: list[tuple[str, Callable[[Any], Any], Callable[[int], float]]] = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("inside", [True, False], ids=["inside-jit", "outside"])
 @pytest.mark.parametrize(("make", "expected"), [case[1:] for case in SCHEDULES], ids=[case[0] for case in SCHEDULES])
 def test_schedules(make: Callable[[Any], Any], expected: Callable[[int], float], inside: bool) -> None:

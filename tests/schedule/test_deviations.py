@@ -23,6 +23,7 @@ CASES: dict[str, tuple[tuple[int, ...], Function, Callable[[np.ndarray], np.ndar
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("offset", [0.0, 1e4])
 @pytest.mark.parametrize("name", CASES)
 def test_variances_read_what_they_are_taken_of_once(name: str, offset: float) -> None:

@@ -90,6 +90,7 @@ def gradient_of(name: str, device: str) -> Tensor:
     return out.gradient(x, gradient=Tensor(upstream, device=device).realize())[0]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_of_windows_apart_are_those_of_the_emulator(name: str) -> None:
     with Context(NOOPT=1):

@@ -252,6 +252,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_training_is_the_same(name: str) -> None:
     found = trained(OPTIMIZERS[name])

@@ -88,6 +88,7 @@ def test_an_array_indexes_as_a_tensor_does(name: str) -> None:
     np.testing.assert_array_equal(Tensor(A)[index].numpy(), A[index])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [*BASIC, *ADVANCED])
 def test_writing(name: str, run: Any, device: str) -> None:
     index = BASIC.get(name, ADVANCED.get(name))

@@ -46,7 +46,7 @@ def test_torch_gives_the_same(name: str) -> None:
         np.testing.assert_allclose(one.grad.numpy(), other.grad.numpy(), rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_those_of_differences(name: str) -> None:
     """Along one direction, which keeps symmetric matrices symmetric."""
@@ -336,6 +336,7 @@ ORDERS: list[tuple[Any, Any]] = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("order", "axes"), ORDERS)
 def test_matrix_norms(order: Any, axes: tuple[int, int]) -> None:
     array = normal(3, 4, 5)

@@ -21,6 +21,7 @@ EMPTY = np.zeros((2, 0, 3), np.float32)
 AXES: tuple[Any, ...] = (None, 0, 1, -1, (0, 2), (-1, -2))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("axis", AXES, ids=str)
 @pytest.mark.parametrize("keepdim", [False, True])
 @pytest.mark.parametrize("name", ["sum", "max", "min", "mean", "prod", "any", "all", "var", "std"])
@@ -125,6 +126,7 @@ def test_softmax_family(check: Check) -> None:
     check(lambda t: t.softmax(dtype="float32"), lambda x: special.softmax(x.astype(np.float32)), half)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [1, 2, 33, 700, 1025])
 def test_running_sums(size: int, check: Check, backend: str) -> None:
     if backend == "evaluate":
@@ -135,7 +137,7 @@ def test_running_sums(size: int, check: Check, backend: str) -> None:
     check(lambda t: t.cumsum(-1), lambda x: x.cumsum(-1), values.astype(np.float32))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_running_sums_of_blocks(axis: int, check: Check, backend: str) -> None:
     """Axes long enough for blocks of blocks, with no whole number of them, in every place. The interpreter of graphs

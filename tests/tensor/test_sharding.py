@@ -175,6 +175,7 @@ def test_copies_of_a_sum_are_equal_to_the_bit() -> None:
 # ---------------------------------------------------------------- gradients
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["elementwise", "one part", "matmul", "normalised", "joined", "gathered"])
 @pytest.mark.parametrize("axis", LAYOUTS)
 def test_gradients(name: str, axis: int | None) -> None:

@@ -196,7 +196,7 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_operation_equals_that_of_plain_ints(name: str) -> None:
     operation = OPERATIONS[name]
