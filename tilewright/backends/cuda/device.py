@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -78,9 +79,13 @@ def cuda_target(card: Card | None = None, compiler: str = "") -> Target:
 _H200 = {facts.MULTIPROCESSORS: 132, facts.SHARED_BYTES: 232448, facts.MAX_THREADS: 1024, facts.L2_BYTES: 60 << 20}
 
 
+# Bytes of the card's memory for each element of the largest value that a lifted graph stores.
+LIFTED_BYTES = 128
+
+
 class CudaDriver(Driver):
     takes_variables = True
-    lifted_terms, lifted_elements = 1 << 44, 1 << 28
+    lifted_terms = 1 << 44
 
     def __init__(self, card: Card) -> None:
         self.card = card
@@ -96,6 +101,11 @@ class CudaDriver(Driver):
         if allowed not in self.targets:
             self.targets[allowed] = cuda_target(self.card, toolchain())
         return self.targets[allowed]
+
+    @functools.cached_property
+    def lifted_elements(self) -> int:  # type: ignore[override]
+        self.card.enter()
+        return int(self.card.library.call("cuMemGetInfo")[1]) // LIFTED_BYTES
 
     @property
     def compile_threads(self) -> int:  # type: ignore[override]
