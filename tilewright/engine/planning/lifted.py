@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tilewright.base.config import options
 from tilewright.base.errors import InternalError, UnsupportedError, UserError
 from tilewright.base.events import emit
 from tilewright.base.records import NamedTuple, mutable_record
@@ -24,6 +25,7 @@ from tilewright.graph.kernels.custom import CustomKernel
 from tilewright.graph.kernels.origin import uses_last
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.records import Schedule
+from tilewright.graph.size_expressions import evaluate_size
 from tilewright.graph.sizes import fixed_graph
 from tilewright.graph.spec import element_count
 from tilewright.graph.symbolic import SymbolicInt, capacity, state
@@ -65,10 +67,13 @@ class _Sample(NamedTuple):
 
 
 class _Graph(NamedTuple):
-    """A lifted graph: for each variable its bounds, and which number of a sample is its value."""
+    """A lifted graph: for each variable its bounds, and which number of a sample is its value. Each number of a sample
+    is one of `sizes`, known or expressions, and `which` says which."""
 
     structure: Structure
     variables: tuple[tuple[str, int, int, int], ...]  # name, bounds, position of the number
+    sizes: tuple[int, ...]
+    which: tuple[int, ...]
 
 
 @mutable_record
@@ -243,13 +248,17 @@ def _lifted_in(family: _Family, sample: _Sample, structure: Structure, limits: _
 
 
 def _values_for(graph: _Graph, sample: _Sample, structure: Structure) -> dict[str, int] | None:
-    """The values with which a lifted graph is the structure; None where there are none."""
+    """The values with which a lifted graph is the structure; None where there are none. The two have the same nodes
+    without their numbers, and so are equal where these are."""
     values = {}
     for name, least, greatest, position in graph.variables:
         value = values[name] = sample.numbers[position]
         if not least <= value <= greatest:
             return None
-    is_equal = fixed_graph(graph.structure.outputs, values) == structure.outputs
+    known = [evaluate_size(s.node, values) if isinstance(s, SymbolicInt) else s for s in graph.sizes]
+    is_equal = tuple([known[number] for number in graph.which]) == sample.numbers
+    if is_equal and options.VERIFY_GRAPH and fixed_graph(graph.structure.outputs, values) != structure.outputs:
+        raise InternalError("a lifted graph has the numbers of a structure and is another graph")
     return values if is_equal else None
 
 
@@ -271,7 +280,8 @@ def _lift(samples: Sequence[tuple[_Sample, Structure]], limits: _Limits) -> _Gra
             for output in lifted.outputs:
                 verify_tensor_graph(output, "lift")
             if _is_worthwhile(lifted, limits):
-                return _Graph(lifted, tuple(expressions.variables))
+                known = {size: number for number, size in enumerate(dict.fromkeys(sizes))}
+                return _Graph(lifted, tuple(expressions.variables), tuple(known), tuple([known[s] for s in sizes]))
             break
         except (UserError, InternalError, AssertionError):
             continue  # a comparison that these bounds leave open
