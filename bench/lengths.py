@@ -54,7 +54,7 @@ def our_step(sizes: Any, dtype: str, tokens: Any, targets: Any, device: str, is_
     if is_symbolic:
         given = [Tensor(array.astype(np.int32), device=device).realize() for array in (tokens, targets)]
         traced = jit(
-            lambda length, x, y: step(length, x[:, :length], y[:, :length]), symbolic={"length": (2, sizes["time"])}
+            lambda length, x, y: step(length, x[:, :length], y[:, :length]), symbolic={"length": (8, sizes["time"])}
         )
         return lambda length: traced(length, *given).item()
 

@@ -22,7 +22,7 @@ from tilewright import Device, Tensor, jit
 
 SECONDS = 0.15
 # Batch, most positions, features, features inside.
-SCALES = {"large": (8, 2048, 1024, 4096), "small": (2, 256, 64, 128)}
+SCALES = {"large": (8, 2048, 1024, 4096), "host": (4, 512, 256, 1024), "small": (2, 256, 64, 128)}
 
 
 class Row(NamedTuple):
@@ -80,7 +80,7 @@ def measure(row: Row, device: str, most: int, sizes: tuple[int, ...]) -> None:
         operands = [each[: math.prod(shape(n))].reshape(*shape(n)) for each, shape in zip(given, row.shapes)]
         return row.call(n, *operands)
 
-    symbolic = jit(lambda n, *given: shaped(n, *given), symbolic={"n": (2, most)})
+    symbolic = jit(lambda n, *given: shaped(n, *given), symbolic={"n": (8, most)})
     for n in sizes:
         fixed = jit(lambda *given, n=n: shaped(n, *given))
         their = [

@@ -14,10 +14,17 @@ from tilewright.graph.uop import UOp
 MAX_VARIABLES = 3
 # A size of 1 is broadcast, and one of 0 has no elements.
 MIN_SIZE = 2
+# Sizes from here on have kernels of their own.
+LONG_SIZE = 8
 # Elements of a part, where a number counts parts of another one: blocks and panels of kernels have as many.
 MIN_PART, MAX_PART = 8, 1024
 
 Bounds = Callable[[tuple[int, ...]], tuple[int, int]]
+
+
+def _least(numbers: tuple[int, ...]) -> int:
+    """Tiles of kernels need more than two iterations."""
+    return LONG_SIZE if min(numbers) >= LONG_SIZE else MIN_SIZE
 
 
 def _power_above(numbers: tuple[int, ...]) -> int:
@@ -26,8 +33,8 @@ def _power_above(numbers: tuple[int, ...]) -> int:
 
 # Bounds of a variable that had these values, the widest first.
 BOUNDS: tuple[Bounds, ...] = (
-    lambda numbers: (MIN_SIZE, _power_above(numbers)),
-    lambda numbers: (MIN_SIZE, _power_above(numbers) - 1),
+    lambda numbers: (_least(numbers), _power_above(numbers)),
+    lambda numbers: (_least(numbers), _power_above(numbers) - 1),
     lambda numbers: (min(numbers), _power_above(numbers)),
     lambda numbers: (min(numbers), _power_above(numbers) - 1),
     lambda numbers: (min(numbers), max(numbers)),

@@ -25,6 +25,7 @@ MASKED_PACKING_COST = 3.0  # packing under a mask, on such a processor
 MIN_SUMS = 8  # independent accumulators that hide the latency of a multiply-add
 MIN_WINDOW_SUMS = 10  # the same for windows, whose panel comes from L2
 MAX_VECTORS = 4  # of a tile
+MIN_SYMBOLIC_ROWS = 8  # the least that a symbolic number of rows may be: tiles of them overlap
 MIN_TILE_ROWS = 4  # a tile with fewer rows costs more in loads than it saves in conflict misses
 MAX_TILE_ROWS = 12  # of a tile that is not of a matrix product: they divide a loop
 OPERAND_REGISTERS = 4  # that hold operands of a tile, or the offset of a factor of a dot-product instruction

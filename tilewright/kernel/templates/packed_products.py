@@ -9,7 +9,7 @@ from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
-from tilewright.kernel.axes import ADDED_ID, KernelView, stride
+from tilewright.kernel.axes import ADDED_ID, KernelView, is_counted, is_uniform, stride
 from tilewright.kernel.templates.dot_tiles import capped_utilisation, utilisation
 from tilewright.kernel.templates.measured import (
     ACCUMULATOR_SHARE,
@@ -22,6 +22,7 @@ from tilewright.kernel.templates.measured import (
     MIN_PACKED_ROWS,
     MIN_PART_TILES,
     MIN_SHARED,
+    MIN_SYMBOLIC_ROWS,
     MIN_TILE_ROWS,
     OPERAND_REGISTERS,
     PANEL_SHARE,
@@ -50,6 +51,13 @@ from tilewright.kernel.templates.product_sizes import (
 from tilewright.kernel.transforms.block import check_block, check_overlap
 from tilewright.kernel.transforms.spill import check_spill
 from tilewright.kernel.transforms.thread import check_thread
+
+
+def takes_symbolic_rows(view: KernelView, product: Product) -> bool:
+    """Whether the rows may have a symbolic size: it is that of a tile at least, and tiles may overlap."""
+    rows = product.rows
+    is_long = is_uniform(rows) and rows.src[0].vmin >= MIN_SYMBOLIC_ROWS
+    return is_long and stride(product.left, rows) != 1 and check_overlap(view, rows) is None
 
 
 class PackedProduct(PackedNest):
@@ -86,7 +94,7 @@ class PackedProduct(PackedNest):
         if size_of(rows) < self.target.read_streams:
             registers -= size_of(rows) - 1  # LLVM loads the element of each row before it multiplies any
         lines = self.target.l1_lines(abs(stride(self.product.left, rows) or 0) * self.product.left.dtype.itemsize)
-        max_rows = min(self.target.read_streams, max(MIN_TILE_ROWS, lines))
+        max_rows = min(self.target.read_streams, max(MIN_TILE_ROWS, lines), int(rows.src[0].vmin))
         sharing = (self.has_neighbouring_rows(), cores, self.may_overlap, self._masked_cost())
         return choose_tile(size_of(rows), size_of(columns), self.lanes, registers, max_rows, sets, *sharing)
 
@@ -100,7 +108,8 @@ class PackedProduct(PackedNest):
         rows, columns, lanes, may_overlap = self.product.rows, self.product.columns, self.lanes, self.may_overlap
         is_alone = all(axis in (rows, columns) for axis in self.view.of_kind(AxisType.LOOP))
         cores = self.target.cores if is_alone else 1
-        self.sum_block = self._choose_sum_block(lanes) if may_overlap else None
+        is_open = not is_counted(rows)
+        self.sum_block = self._choose_sum_block(lanes) if may_overlap and not is_open else None
         tile = self._choose_tile(cores)
         if self._packs_blocks_of_rows(lanes, tile.vectors * lanes):
             return self._choose_rows_outside(tile, tile.vectors * lanes)
@@ -122,18 +131,21 @@ class PackedProduct(PackedNest):
             self.cut("columns", columns, width)
             if tiles > 1:
                 self.block_loop("columns", amount)
-        if may_overlap:
+        if may_overlap and not is_open:
             rows = self._part_rows(rows, is_by_rows)
         is_shared = utilisation(self._parts_outside(rows), cores) >= HIGH_UTILISATION or self.sum_block is not None
         is_shared = is_shared or has_overlap
-        if may_overlap and is_shared and size_of(rows) % tile.rows and size_of(rows) > tile.rows:
+        has_rest = may_overlap and is_shared and size_of(rows) % tile.rows and size_of(rows) > tile.rows
+        if is_open and tile.rows == 1:
+            self.loops["rows"] = rows
+        elif is_open or has_rest:
             self.overlap("rows", rows, tile.rows)
         else:
             self.cut("rows", rows, tile.rows)
         if self.dot is not None:
             self.group(self.dot.instruction.terms)
         self.is_whole = self.is_left_packed_whole()
-        if "rows" in self.loops and self.has_neighbouring_rows() and not self.is_whole:
+        if "rows" in self.loops and self.has_neighbouring_rows() and not self.is_whole and not is_open:
             self.block_loop("rows", self._choose_row_block(self.loops["rows"], room // tile.rows))
         self.order(inside=self._more_rows())
         self._share()
@@ -169,6 +181,7 @@ class PackedProduct(PackedNest):
         that block does not depend on the number of cores. The results of a short sum take longer to write than to
         compute, and would be written a short piece of each row at a time."""
         is_plain = self.dot is None and len(self.view.reduces) == 1 and self.is_large and self.depth > SHORT_SUM
+        is_plain = is_plain and is_counted(self.product.rows)
         loops = self.view.of_kind(AxisType.LOOP)
         is_alone = all(axis in (self.product.rows, self.product.columns) for axis in loops)
         if not (is_plain and is_alone and self.has_neighbouring_rows() and self.is_right_packed()):
@@ -216,7 +229,7 @@ class PackedProduct(PackedNest):
         """Whether one block has all columns and the rows are divided among cores. The results of a short sum take
         longer to write than to compute, and blocks of columns would write a short piece of every row, on a separate
         page."""
-        is_plain = self.dot is None and len(self.view.reduces) == 1
+        is_plain = self.dot is None and len(self.view.reduces) == 1 and is_counted(self.product.rows)
         return is_plain and self.is_large and self.depth <= SHORT_SUM and tiles <= most
 
     def _choose_sum_block(self, lanes: int) -> int | None:

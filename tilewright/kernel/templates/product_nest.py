@@ -96,8 +96,8 @@ class Nest(OptBuilder):
                 continue
             other = next(each for each in self.loops if self.loops[each] is current)
             self.apply(OptOps.SWAP, axis, self.view.axes.index(current))
-            self.loops[name] = make_range(size_of(axis), current.arg.id, axis.arg.kind)
-            self.loops[other] = make_range(size_of(current), axis.arg.id, current.arg.kind)
+            self.loops[name] = make_range(axis.src[0], current.arg.id, axis.arg.kind)
+            self.loops[other] = make_range(current.src[0], axis.arg.id, current.arg.kind)
 
     def parallelise(self, name: str, amount: int) -> None:
         axis = self.loops[name]

@@ -29,7 +29,7 @@ from tilewright.kernel.axes import KernelView, is_counted, stride
 from tilewright.kernel.templates.blocked_products import make_blocked_opts, match_blocked
 from tilewright.kernel.templates.dot_tiles import Dots, make_dot_opts, match_dots
 from tilewright.kernel.templates.measured import MIN_DOT_VECTORS, MIN_LANES, MIN_PACKED_ROWS, MIN_PRODUCTS, MIN_TILES
-from tilewright.kernel.templates.packed_products import PackedProduct
+from tilewright.kernel.templates.packed_products import PackedProduct, takes_symbolic_rows
 from tilewright.kernel.templates.product_costs import (
     blocked_clocks,
     column_clocks,
@@ -60,10 +60,19 @@ from tilewright.kernel.templates.template import Opts, Plan, Template
 
 def match_factors(view: KernelView) -> list[UOp] | None:
     """The accesses of the two factors, of a product that is large enough for a tile."""
-    if not view.target.has_threads or has_effects(view) or not all(is_counted(axis) for axis in view.axes):
+    if not view.target.has_threads or has_effects(view) or not _has_known_sizes(view):
         return None
     accesses = factors_of(view)
     return accesses if accesses and count_products(view) >= MIN_PRODUCTS else None
+
+
+def _has_known_sizes(view: KernelView) -> bool:
+    """Whether all sizes are constants, or all but that of the rows, of which there is a tile at least."""
+    symbolic = [axis for axis in view.axes if not is_counted(axis)]
+    if not symbolic:
+        return True
+    product = find_product(view)
+    return product is not None and symbolic == [product.rows] and takes_symbolic_rows(view, product)
 
 
 def product_plans(view: KernelView, accesses: list[UOp]) -> Iterator[Plan]:
@@ -72,7 +81,7 @@ def product_plans(view: KernelView, accesses: list[UOp]) -> Iterator[Plan]:
         yield from _narrow_plans(view, accesses, product, lanes)
         return
     has_instruction = bool(product_dots(view))
-    if not has_instruction:
+    if not has_instruction and is_counted(product.rows):
         yield from _plans_in_place(view, product, lanes)
     yield from _packed_plans(view, product, has_instruction)
     if is_left_to_columns(view, product):
@@ -141,6 +150,8 @@ def _packed_plans(view: KernelView, product: Product, has_instruction: bool) -> 
     if packed.packs_right or not has_instruction:
         reason = "a sum of products of rows and columns: a tile of accumulators in registers, large factors packed"
         yield _packed_plan("packed panels", reason, packed)
+    if not is_counted(product.rows):
+        return
     few = PackedProduct(view, product, packs_few=True)
     is_few = MIN_PACKED_ROWS <= 4 * size_of(product.rows) < 4 * MIN_PACKED_ROWS
     if is_few and few.packs_right and not packed.packs_right:

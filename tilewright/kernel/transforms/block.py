@@ -6,7 +6,7 @@ that the data its iterations share stays in a cache; STAGE packs that data.
     after:  for i0 in 16: for i1 in 8: out[i0*8 + i1] = ...                by 8
 
 Where the length does not divide the loop, the last block starts early enough to end with it: some results are computed
-twice, which costs less than a mask in every block.
+twice, which costs less than a mask in every block. So it is for a symbolic size that is never less than a block.
 
     after:  for i0 in 22: for i1 in 6: out[min(i0*6, 122) + i1] = ...      by 6"""
 
@@ -19,7 +19,7 @@ from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp, index_const, memory_of
 from tilewright.graph.walk import exchange_axis, size_of
 from tilewright.kernel.analysis.dependence import has_effects
-from tilewright.kernel.axes import KernelView, is_counted, make_range, split_axis
+from tilewright.kernel.axes import KernelView, is_uniform, make_range, parts_of_size, quotient_of, split_axis
 from tilewright.kernel.transforms.common import Transform, check_amount, divisors
 
 _LOOPS = (AxisType.LOOP, AxisType.REDUCE)
@@ -40,9 +40,10 @@ def check_block(view: KernelView, axis: UOp, amount: int) -> str | None:
 
 def _leaves_a_remainder(axis: UOp, amount: object) -> bool:
     """Whether `amount` is a length of several blocks that does not divide the loop."""
-    if not isinstance(amount, int) or not is_counted(axis):
+    if not isinstance(amount, int) or not is_uniform(axis):
         return False
-    return 1 < amount < size_of(axis) and size_of(axis) % amount != 0
+    least = axis.src[0].vmin
+    return 1 < amount <= least and amount < size_of(axis) and quotient_of(axis, amount) is None
 
 
 def check_overlap(view: KernelView, axis: UOp) -> str | None:
@@ -58,12 +59,13 @@ def check_overlap(view: KernelView, axis: UOp) -> str | None:
 
 
 def apply_block(view: KernelView, axis: UOp, amount: int) -> UOp:
-    size = size_of(axis)
-    if size % amount == 0:
+    size = axis.src[0]
+    if quotient_of(axis, amount) is not None:
         return split_axis(view.sink, axis, amount, axis.arg.kind)
-    blocks = make_range(-(-size // amount), (*axis.arg.id, 0), axis.arg.kind)
+    blocks = make_range(parts_of_size(size, amount), (*axis.arg.id, 0), axis.arg.kind)
     inside = make_range(amount, (*axis.arg.id, 1), axis.arg.kind)
-    return exchange_axis(view.sink, axis, (blocks * amount).minimum(index_const(size - amount)) + inside)
+    last = index_const(size.arg - amount) if size.is_const else size - amount
+    return exchange_axis(view.sink, axis, (blocks * amount).minimum(last) + inside)
 
 
 def block_candidates(view: KernelView) -> Iterator[tuple[UOp, int]]:

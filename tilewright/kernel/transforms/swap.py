@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import exchange_axis, size_of
+from tilewright.graph.walk import exchange_axis
 from tilewright.kernel.analysis.dependence import check_order
-from tilewright.kernel.axes import KernelView, is_counted, make_range
+from tilewright.kernel.axes import KernelView, is_uniform, make_range
 from tilewright.kernel.transforms.common import Transform, prefixed
 
 _BETWEEN = (-1,)  # an id that no axis has
@@ -32,7 +32,7 @@ def check_swap(view: KernelView, axis: UOp, other: int) -> str | None:
     if view.closers(axis) != view.closers(partner):
         return f"SWAP needs loops that nest in each other, axis {position} and axis {other} are closed apart"
     for found in (axis, partner):
-        if not is_counted(found) or view.sized_by(found):
+        if not is_uniform(found) or view.sized_by(found):
             return f"SWAP needs loops of known size, that of axis {view.axes.index(found)} or one inside it is computed"
     barriers = [node for node in view.nodes if node.op is Ops.BARRIER]
     if any((axis in node.ranges) is not (partner in node.ranges) for node in barriers):
@@ -42,10 +42,10 @@ def check_swap(view: KernelView, axis: UOp, other: int) -> str | None:
 
 def apply_swap(view: KernelView, axis: UOp, other: int) -> UOp:
     partner = view.axes[other]
-    between = make_range(size_of(axis), _BETWEEN, axis.arg.kind)
+    between = make_range(axis.src[0], _BETWEEN, axis.arg.kind)
     sink = exchange_axis(view.sink, axis, between)
-    sink = exchange_axis(sink, partner, make_range(size_of(partner), axis.arg.id, partner.arg.kind))
-    return exchange_axis(sink, between, make_range(size_of(axis), partner.arg.id, axis.arg.kind))
+    sink = exchange_axis(sink, partner, make_range(partner.src[0], axis.arg.id, partner.arg.kind))
+    return exchange_axis(sink, between, make_range(axis.src[0], partner.arg.id, axis.arg.kind))
 
 
 def swap_candidates(view: KernelView) -> Iterator[tuple[UOp, int]]:
