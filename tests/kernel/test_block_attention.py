@@ -18,13 +18,13 @@ from tilewright.graph.uop import UOp
 from tilewright.kernel.optimise import optimise
 from tilewright.runtime.device import open_driver
 
-# A block of queries and a short one, two groups of keys of one panel each, the second masked at its end.
+# A block of 72 queries and a short one, two groups of keys of one panel each, the second masked at its end.
 CALL = BlockAttention(
     dtypes.float32,
     batch=1,
     heads=1,
     shared=1,
-    queries=25,
+    queries=130,
     keys=14,
     features=1,
     width=4,
@@ -34,7 +34,6 @@ CALL = BlockAttention(
     score_tile=Tile(6, 12),
     query_tile=Tile(4, 4),
     value_tile=Tile(6, 4),
-    rows=24,
     columns=12,
     scale=0.7,
     is_causal=True,

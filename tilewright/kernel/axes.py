@@ -47,6 +47,14 @@ def is_uniform(axis: UOp) -> bool:
     return not axis.src[0].ranges
 
 
+def symbolic_loops(view: KernelView) -> list[UOp] | None:
+    """The loops of symbolic size, where they are output loops alone and no size depends on another loop; else None."""
+    found = [axis for axis in view.axes if not is_counted(axis)]
+    closed = view.reduce_axes if found else ()
+    is_known = all(is_uniform(axis) and axis.arg.kind is AxisType.LOOP and axis not in closed for axis in found)
+    return found if is_known else None
+
+
 def quotient_of(axis: UOp, amount: int) -> UOp | None:
     """The number of iterations divided by an amount; None where that is not whole for all values of variables."""
     return whole_quotient(axis.src[0], amount)

@@ -324,7 +324,7 @@ class CpuDriver(HostDriver):
 
     @property
     def lifted_terms(self) -> int:  # type: ignore[override]
-        return 1 << 22 if self.takes_variables else 0
+        return 1 << 27 if self.takes_variables else 0
 
     def bind_variables(self, kernel: CpuKernel, values: Mapping[str, int]) -> CpuKernel:
         bound: CpuKernel = super().bind_variables(kernel, values)

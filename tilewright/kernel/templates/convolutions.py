@@ -34,7 +34,7 @@ from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.dependence import has_effects
-from tilewright.kernel.axes import KernelView, is_counted, make_range, stride
+from tilewright.kernel.axes import KernelView, make_range, stride, symbolic_loops
 from tilewright.kernel.templates.convolution_sizes import (
     ChannelBlocks,
     SumBlock,
@@ -83,9 +83,13 @@ from tilewright.kernel.transforms.thread import check_thread
 
 
 def match_windows(view: KernelView) -> Windows | None:
-    if not view.target.has_threads or has_effects(view) or not all(is_counted(axis) for axis in view.axes):
+    if not view.target.has_threads or has_effects(view):
         return None
-    return find_windows(view, view.target.lanes(sum_dtype(view)) if factors_of(view) else 1)
+    symbolic = symbolic_loops(view)
+    if symbolic is None:
+        return None
+    found = find_windows(view, view.target.lanes(sum_dtype(view)) if factors_of(view) else 1)
+    return None if found is None or found.row in symbolic or found.lanes in symbolic else found
 
 
 def window_plans(view: KernelView, windows: Windows) -> Iterator[Plan]:

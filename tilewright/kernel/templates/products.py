@@ -25,7 +25,7 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.analysis.dot_terms import product_dots
-from tilewright.kernel.axes import KernelView, is_counted, stride
+from tilewright.kernel.axes import KernelView, is_counted, stride, symbolic_loops
 from tilewright.kernel.templates.blocked_products import make_blocked_opts, match_blocked
 from tilewright.kernel.templates.dot_tiles import Dots, make_dot_opts, match_dots
 from tilewright.kernel.templates.measured import MIN_DOT_VECTORS, MIN_LANES, MIN_PACKED_ROWS, MIN_PRODUCTS, MIN_TILES
@@ -67,12 +67,15 @@ def match_factors(view: KernelView) -> list[UOp] | None:
 
 
 def _has_known_sizes(view: KernelView) -> bool:
-    """Whether all sizes are constants, or all but that of the rows, of which there is a tile at least."""
-    symbolic = [axis for axis in view.axes if not is_counted(axis)]
+    """Whether all sizes are constants but those of loops around the product, and that of the rows, of which there is a
+    tile at least."""
+    symbolic = symbolic_loops(view)
     if not symbolic:
-        return True
+        return symbolic is not None
     product = find_product(view)
-    return product is not None and symbolic == [product.rows] and takes_symbolic_rows(view, product)
+    if product is None or product.columns in symbolic:
+        return False
+    return product.rows not in symbolic or takes_symbolic_rows(view, product)
 
 
 def product_plans(view: KernelView, accesses: list[UOp]) -> Iterator[Plan]:

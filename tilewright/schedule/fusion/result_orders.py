@@ -16,6 +16,7 @@ from tilewright.base.target import Target
 from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Kind, max_count
+from tilewright.graph.symbolic import capacity
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import without_casts
 
@@ -228,4 +229,4 @@ def _is_stored(node: UOp, users: dict[UOp, list[UOp]]) -> bool:
 
 def last_long_axis(node: UOp) -> int:
     """The last axis of more than one element."""
-    return max((axis for axis, size in enumerate(node.shape) if size > 1), default=0)
+    return max((axis for axis, size in enumerate(node.shape) if capacity(size) > 1), default=0)
