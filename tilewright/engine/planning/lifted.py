@@ -26,8 +26,8 @@ from tilewright.graph.kernels.origin import uses_last
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.records import Schedule
 from tilewright.graph.size_expressions import evaluate_size
-from tilewright.graph.sizes import fixed_graph
-from tilewright.graph.spec import element_count
+from tilewright.graph.sizes import fixed_graph, is_symbolic
+from tilewright.graph.spec import element_count, max_count
 from tilewright.graph.symbolic import SymbolicInt, capacity, state
 from tilewright.graph.uop import UOp
 from tilewright.graph.verification.verify import verify_tensor_graph
@@ -342,7 +342,7 @@ def _is_worthwhile(structure: Structure, limits: _Limits) -> bool:
     for node in order:
         if node.op is Ops.REDUCE_AXIS:
             summed += capacity(element_count(node.src[0].shape))
-        if node.op in _STORED and capacity(element_count(node.shape)) > limits.elements:
+        if node.op in _STORED and is_symbolic(node.shape) and max_count(node.shape) > limits.elements:
             return False
         if node.op is Ops.RESHAPE and node.src[0].op is Ops.EXPAND and _merges_sizes(node):
             return False

@@ -4,7 +4,8 @@ Out: for each number an expression that has these values, and the variables with
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 from tilewright.base.dtype import dtypes
 from tilewright.graph.ops import Ops
@@ -50,58 +51,109 @@ class Expressions:
     def __init__(self, columns: Sequence[Column], bounds: Bounds) -> None:
         self.variables: list[tuple[str, int, int, int]] = []
         self._known: dict[Column, int] = {}
+        often = Counter(columns)
+        # The smallest numbers are sizes of axes, the others mostly their multiples and products.
         differing = sorted({c for c in columns if len(set(c)) > 1}, key=lambda column: (max(column), column))
-        while len(self.variables) < MAX_VARIABLES:
-            candidates = [column for column in differing if column not in self._known and min(column) >= MIN_SIZE]
-            if not candidates:
-                break
-            # The number that most others follow from; of several the smallest, which is the size of an axis.
-            name = f"size{len(self.variables)}"
-            found = [self._with_variable(column, name, bounds(column), differing) for column in candidates]
-            self._known = max(found, key=len)
-            column = candidates[found.index(self._known)]
-            self.variables.append((name, *bounds(column), columns.index(column)))
+        for column in differing:
+            if column in self._known or len(self.variables) == MAX_VARIABLES:
+                continue
+            chosen = self._source_of(column, differing, often)
+            if min(chosen) >= MIN_SIZE:
+                limits = _within(bounds(chosen), chosen, differing)
+                self._add_variable(chosen, limits, differing)
+                self.variables.append((f"size{len(self.variables)}", *limits, columns.index(chosen)))
 
     def of(self, column: Column) -> int | None:
         """The expression of numbers; the number where they do not differ; None where they follow from no variables."""
         return column[0] if len(set(column)) == 1 else self._known.get(column)
 
-    def _with_variable(
-        self, column: Column, name: str, bounds: tuple[int, int], differing: Sequence[Column]
-    ) -> dict[Column, int]:
-        """What is known with one more variable, which has the values of a column."""
-        known = {**self._known, column: SymbolicInt(UOp(Ops.VARIABLE, dtypes.index, (), (name, *bounds)), None)}
-        count = 0
+    def _source_of(self, column: Column, differing: Sequence[Column], often: Mapping[Column, int]) -> Column:
+        """The column itself, or the one that it follows from which occurs most often: numbers of parts, and what is
+        missing to a number, are smaller than the size that they follow from."""
+        everything = frozenset(differing)
+        sources = [
+            other
+            for other in differing
+            if often[other] > often[column] and other not in self._known and _follows(other, column, everything)
+        ]
+        return max(sources, key=lambda other: often[other], default=column)
+
+    def _add_variable(self, column: Column, limits: tuple[int, int], differing: Sequence[Column]) -> None:
+        name = f"size{len(self.variables)}"
+        known = self._known
+        known[column] = SymbolicInt(UOp(Ops.VARIABLE, dtypes.index, (), (name, *limits)), None)
+        count, everything = 0, frozenset(differing)
         while count < len(known):
             count = len(known)
             for other in differing:
-                size = None if other in known else _expression(known, other)
+                size = None if other in known else _expression(known, other, everything)
                 if size is not None:
                     known[other] = size
-        return known
 
 
-def _expression(known: dict[Column, int], column: Column) -> int | None:
-    """A column as an expression of known ones."""
-    for form in (_affine, _product, _count_of_parts, _missing):
-        size = form(known, column)
-        if size is not None:
-            return size
-    return None
+def _follows(source: Column, column: Column, others: frozenset[Column]) -> bool:
+    """Whether a column follows from another one alone."""
+    return any(form(source, 0, column, others) is not None for form in (_affine, _count_of_parts, _missing))
 
 
-def _affine(known: dict[Column, int], column: Column) -> int | None:
-    """factor * known + offset."""
-    for numbers, size in known.items():
-        pairs = sorted(set(zip(numbers, column)))
-        (x, y), (other_x, other_y) = pairs[0], pairs[-1]
-        if other_x == x or (other_y - y) % (other_x - x):
+def _within(bounds: tuple[int, int], column: Column, others: Sequence[Column]) -> tuple[int, int]:
+    """The bounds within which numbers that grow or fall with a column stay sizes: 336 - n has n up to 336."""
+    least, greatest = bounds
+    for other in others:
+        line = _line(column, other) if min(other) >= 0 else None
+        if line is None:
             continue
-        factor = (other_y - y) // (other_x - x)
-        offset = y - factor * x
-        if factor and all(factor * a + offset == b for a, b in pairs):
-            return size * factor + offset
-    return None
+        factor, offset = line
+        if factor < 0:
+            greatest = min(greatest, offset // -factor)
+        else:
+            least = max(least, -(offset // factor))
+    return least, greatest
+
+
+def _expression(known: dict[Column, int], column: Column, others: frozenset[Column]) -> int | None:
+    """A column as an expression of a known one, the first if it may be, or of two. `others` are all columns."""
+    for numbers, size in known.items():
+        for form in (_affine, _count_of_parts, _missing):
+            found = form(numbers, size, column, others)
+            if found is not None:
+                return found
+    return _product(known, column)
+
+
+def _affine(numbers: Column, size: int, column: Column, _: frozenset[Column]) -> int | None:
+    """factor * known + offset."""
+    line = _line(numbers, column)
+    return None if line is None else size * line[0] + line[1]
+
+
+def _line(numbers: Column, column: Column) -> tuple[int, int] | None:
+    """The factor and the offset that give a column from another one."""
+    pairs = sorted(set(zip(numbers, column)))
+    (x, y), (other_x, other_y) = pairs[0], pairs[-1]
+    if other_x == x or (other_y - y) % (other_x - x):
+        return None
+    factor = (other_y - y) // (other_x - x)
+    offset = y - factor * x
+    return (factor, offset) if factor and all(factor * a + offset == b for a, b in pairs) else None
+
+
+def _count_of_parts(numbers: Column, size: int, column: Column, others: frozenset[Column]) -> int | None:
+    """known / part, rounded up, where what is missing to whole parts is a number of the graph too; or that times the
+    part."""
+    part = _part_of(numbers, column)
+    if part is not None:
+        missing = tuple(count * part - number for number, count in zip(numbers, column))
+        if missing in others:
+            return -(-size // part)
+    part = _multiple_above(numbers, column)
+    return None if part is None else -(-size // part) * part
+
+
+def _missing(numbers: Column, size: int, column: Column, _: frozenset[Column]) -> int | None:
+    """What is missing from the known one to a number of whole parts."""
+    part = _multiple_above(numbers, tuple(number + value for number, value in zip(numbers, column)))
+    return None if part is None else -(-size // part) * part - size
 
 
 def _product(known: dict[Column, int], column: Column) -> int | None:
@@ -114,28 +166,6 @@ def _product(known: dict[Column, int], column: Column) -> int | None:
                 factor = column[0] // products[0]
                 if factor and all(product * factor == value for product, value in zip(products, column)):
                     return left * right * factor
-    return None
-
-
-def _count_of_parts(known: dict[Column, int], column: Column) -> int | None:
-    """known / part, rounded up; or that times the part."""
-    for numbers, size in known.items():
-        part = _part_of(numbers, column)
-        if part is not None:
-            return -(-size // part)
-        part = _multiple_above(numbers, column)
-        if part is not None:
-            return -(-size // part) * part
-    return None
-
-
-def _missing(known: dict[Column, int], column: Column) -> int | None:
-    """What is missing from a known one to a number of whole parts."""
-    for numbers, size in known.items():
-        whole = tuple(number + value for number, value in zip(numbers, column))
-        total = known[whole] if whole in known else _count_of_parts({numbers: size}, whole)
-        if total is not None:
-            return total - size
     return None
 
 

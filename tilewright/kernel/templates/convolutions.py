@@ -89,7 +89,9 @@ def match_windows(view: KernelView) -> Windows | None:
     if symbolic is None:
         return None
     found = find_windows(view, view.target.lanes(sum_dtype(view)) if factors_of(view) else 1)
-    return None if found is None or found.row in symbolic or found.lanes in symbolic else found
+    if found is None or found.row in symbolic or found.lanes in symbolic:
+        return None
+    return found._replace(others=[axis for axis in found.others if axis not in symbolic])
 
 
 def window_plans(view: KernelView, windows: Windows) -> Iterator[Plan]:

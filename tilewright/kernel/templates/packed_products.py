@@ -109,7 +109,7 @@ class PackedProduct(PackedNest):
         is_alone = all(axis in (rows, columns) for axis in self.view.of_kind(AxisType.LOOP))
         cores = self.target.cores if is_alone else 1
         is_open = not is_counted(rows)
-        self.sum_block = self._choose_sum_block(lanes) if may_overlap and not is_open else None
+        self.sum_block = self._choose_sum_block(lanes) if may_overlap else None
         tile = self._choose_tile(cores)
         if self._packs_blocks_of_rows(lanes, tile.vectors * lanes):
             return self._choose_rows_outside(tile, tile.vectors * lanes)

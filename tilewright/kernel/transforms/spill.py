@@ -37,7 +37,7 @@ from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp, const, index_const
 from tilewright.graph.walk import size_of, substitute
 from tilewright.kernel.analysis.dependence import has_effects
-from tilewright.kernel.axes import ADDED_ID, KernelView, is_counted, make_range, stride
+from tilewright.kernel.axes import ADDED_ID, KernelView, is_uniform, make_range, stride
 from tilewright.kernel.transforms.common import Transform
 
 _MIN_FLOAT_BYTES = 4
@@ -53,7 +53,7 @@ def check_spill(view: KernelView, axis: UOp, argument: object) -> str | None:
     if len(found) != 1 or any(view.closers(loop) != found for loop in _loops(view, found[0])):
         return f"SPILL needs one reduction with a loop of its own inside axis {position}, there are {len(found)}"
     for moved in _moved(view, found[0], axis):
-        if not is_counted(moved) or view.sized_by(moved):
+        if not is_uniform(moved) or view.sized_by(moved):
             number = view.axes.index(moved)
             return f"SPILL needs loops of known size, that of axis {number} or one inside it is computed"
     count = len(_loops(view, found[0]))
@@ -133,8 +133,8 @@ class _SpilledReduction:
 
     def _ranges(self, level: int, number: int) -> list[UOp]:
         first = (2 * level + number) * len(self.moved)
-        sizes = enumerate(map(size_of, self.moved), first)
-        return [make_range(size, (ADDED_ID + self.slot, n), AxisType.LOOP) for n, size in sizes]
+        moved = enumerate(self.moved, first)
+        return [make_range(each.src[0], (ADDED_ID + self.slot, n), AxisType.LOOP) for n, each in moved]
 
     def _address(self, version: UOp, at: list[UOp]) -> UOp:
         position, exchanges = index_const(0), dict(zip(self.moved, at, strict=True))
