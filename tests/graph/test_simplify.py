@@ -482,6 +482,49 @@ def test_a_deep_sum_is_simplified_without_recursion() -> None:
     assert simplify(node) is X + 20_000
 
 
+# Quotient and remainder by a variable that is at least 1, as a merged loop of symbolic size has them.
+FLAT = axis(14, N * 8)
+JOINED: dict[str, tuple[UOp, UOp]] = {
+    "of a range": (FLAT // N * N + FLAT % N, FLAT),
+    "of any number": (X // N * N + X % N, X),
+    "the remainder first": (X % N + N * (X // N), X),
+    "a factor": (X // N * N * 1024 + X % N * 1024, X * 1024),
+    "a factor inside": (X // N * (N * 12) + X % N * 12, X * 12),
+    "a negative factor": (Z - X // N * N * 3 - X % N * 3, Z - X * 3),
+    "a further term": ((FLAT // N * N + FLAT % N) * 16 + R * 2 + 3, FLAT * 16 + R * 2 + 3),
+    "a further product": (X // N * N * 4 + Z + X % N * 4 + Z // N * N, X * 4 + Z + Z // N * N),
+    "of a sum": ((X + Z) // N * N + (X + Z) % N, X + Z),
+    "by an expression": (X // (N * 2 + 1) * (N * 2 + 1) + X % (N * 2 + 1), X),
+    "two of them": (X // N * N + X % N + (Z // N * N + Z % N) * 5, X + Z * 5),
+}
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_quotient_and_remainder_by_a_variable_join(name: str) -> None:
+    node, wanted = JOINED[name]
+    assert simplify(node) is simplify(wanted)
+    check_equal(node, wanted, random.Random(name))
+
+
+FROM_ZERO, ANY_SIGN = variable("from_zero", 0, 64), variable("any_sign", -3, 64)
+APART: dict[str, UOp] = {
+    "a divisor that may be 0": X // FROM_ZERO * FROM_ZERO + X % FROM_ZERO,
+    "a divisor that may be negative": X // ANY_SIGN * ANY_SIGN + X % ANY_SIGN,
+    "other factors": X // N * N * 2 + X % N,
+    "other dividends": X // N * N + Z % N,
+    "other divisors": X // N * N + X % (N + 1),
+    "another multiple of the quotient": X // N * (N + 1) + X % N,
+    "a difference": X // N * N - X % N,
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_other_quotients_and_remainders_by_a_variable_stay(name: str) -> None:
+    found = simplify(APART[name])
+    assert {Ops.IDIV, Ops.MOD} <= {node.op for node in toposort(found)}
+    check_equal(APART[name], found, random.Random(name))
+
+
 # ---------------------------------------------------------------- random expressions
 
 INTEGERS = (dtypes.index, dtypes.index, dtypes.int32, dtypes.uint8)
