@@ -35,15 +35,15 @@ def forget() -> None:
         operation(Tensor(np.ones((2, 2), np.float32))).realize()
 
 
-@pytest.fixture(autouse=True)
-def _no_plans() -> Iterator[None]:
+@pytest.fixture
+def no_plans() -> Iterator[None]:
     forget()
     yield
     forget_schedules()
 
 
 @pytest.fixture
-def told() -> Iterator[list[str]]:
+def told(no_plans: None) -> Iterator[list[str]]:
     """For each lifted graph an empty string, or why it could not be planned."""
     found: list[str] = []
     with events.subscribe(lambda event: found.append(str(event["failure"])), ["lift"]):
@@ -75,7 +75,7 @@ def compare(found: Sequence[Array], wanted: Sequence[Array], tolerance: float = 
 FIRST, LATER = (300, 417, 500), (289, 350, 333, 460, 511)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("shared", "mask"), [(1, ""), (2, ""), (1, "bool"), (2, "heads")])
 def test_lengths_share_a_plan(shared: int, mask: str, told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The third length makes kernels for all later ones."""

@@ -53,7 +53,7 @@ CASES = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_results_and_gradients(name: str, dtype: DType, card: CardDriver) -> None:
@@ -105,27 +105,31 @@ def test_heads_that_were_exchanged_with_times(dtype: DType, card: CardDriver) ->
     assert names(card) == [FORWARD]
 
 
-def layer(n: Any, x: Tensor, weight: Tensor) -> Tensor:
-    """Queries, keys and values are parts of one product."""
-    parts = (x[:, :n] @ weight).reshape(2, n, 3, 2, 16).permute(2, 0, 3, 1, 4)
-    found = Tensor.scaled_dot_product_attention(*parts, is_causal=True)
-    return found.transpose(1, 2).reshape(2, n, 32)
-
-
 def test_gradients_of_a_layer(card: CardDriver) -> None:
-    """Of the weight, whose gradient sums over a symbolic size, and of the rows."""
-    operands = [each * 0.5 for each in given(F32, (2, GREATEST, 32), (32, 96))]
-    slope = Tensor(np.random.default_rng(6).standard_normal((2, GREATEST, 32)).astype(np.float32), device=NAME)
+    """Queries, keys and values are parts of one product. The gradient of its weight sums over a symbolic size."""
+    x, weight, slope = given(F32, (2, GREATEST, 32), (32, 96), (2, GREATEST, 32))
+    weight = (weight * 0.25).realize()
+    arrays = exact([x, weight, slope])
 
-    def results(n: Any, device: str) -> list[np.ndarray]:
-        x, weight, up = (each.to(device).realize() for each in (*operands, slope))
-        found = layer(n, x, weight)
-        return computed((found, *found.gradient(x, weight, gradient=up[:, :n])))
+    def heads(array: Any, size: Any, parts: int) -> Any:
+        return array.reshape(2, size, parts, 2, 16)
 
     for length in (17, 64):
-        ours = results(Variable("n", 2, GREATEST).bind(length), NAME)
-        for found, wanted in zip(ours, results(length, "CPU"), strict=True):
-            assert np.abs(found - wanted).max() < 1e-5 * np.abs(wanted).max()
+        n = Variable("n", 2, GREATEST).bind(length)
+        queries, keys, values = heads(x[:, :n] @ weight, n, 3).permute(2, 0, 3, 1, 4)
+        found = queries.scaled_dot_product_attention(keys, values, is_causal=True).transpose(1, 2).reshape(2, n, 32)
+        gradients = found.gradient(x, weight, gradient=slope[:, :n])
+        found.realize(*gradients)
+
+        rows, up = arrays[0][:, :length], heads(arrays[2][:, :length], length, 1)[:, :, 0].swapaxes(1, 2)
+        parts = heads(rows @ arrays[1], length, 3).transpose(2, 0, 3, 1, 4)
+        result, slopes = expected(Case(parts.shape[1:], parts.shape[1:], is_causal=True), [*parts, up])
+        assert close(found, result.swapaxes(1, 2).reshape(2, length, 32), TOLERANCE[F32])
+        of_parts = np.stack(slopes).transpose(1, 3, 0, 2, 4).reshape(2, length, 96)
+        of_rows = np.zeros((2, GREATEST, 32))
+        of_rows[:, :length] = of_parts @ arrays[1].T
+        assert close(gradients[0], of_rows, TOLERANCE[F32])
+        assert close(gradients[1], np.einsum("btk,bto->ko", rows, of_parts), TOLERANCE[F32])
     assert sorted(names(card)) == sorted((FORWARD, *GRADIENTS))
 
 
