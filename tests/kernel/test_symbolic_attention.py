@@ -53,7 +53,7 @@ CASES = {
 }
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_results_and_gradients(name: str, dtype: DType, card: CardDriver) -> None:
