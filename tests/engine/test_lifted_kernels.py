@@ -116,6 +116,8 @@ def test_lengths_share_a_plan_on_tensor_cores(told: list[str]) -> None:
 
 
 LENGTHS = (300, 417, 500)
+# A length is the size of many axes, and a number of panels or blocks comes with what they lack.
+OFTEN = 5
 
 
 def of_lengths(function: Callable[[int], int]) -> Column:
@@ -154,16 +156,18 @@ def value_of(size: int | None, values: dict[str, int]) -> int:
 def test_numbers_follow_from_a_length(name: str) -> None:
     """What is found from three lengths has the values of others too."""
     column = of_lengths(FOLLOWS[name])
-    found = Expressions([LENGTHS, column], BOUNDS[0])
-    ((_, _, _, position),) = found.variables  # the smaller one, where each follows from the other
+    lacking = [of_lengths(lambda n: -n % 48), of_lengths(lambda n: -n % 192)]
+    found = Expressions([*[LENGTHS] * OFTEN, column, *lacking], BOUNDS[0])
+    ((_, _, _, position),) = found.variables
+    assert position == 0
     for length in CHECKED:
-        values = {"size0": (length, FOLLOWS[name](length))[position]}
+        values = {"size0": length}
         assert value_of(found.of(LENGTHS), values) == length
         assert value_of(found.of(column), values) == FOLLOWS[name](length)
 
 
 def test_numbers_follow_from_each_other() -> None:
-    functions = [lambda n: n, *FOLLOWS.values(), *FOLLOWS_FROM_OTHERS]
+    functions = [*[lambda n: n] * OFTEN, *FOLLOWS.values(), *FOLLOWS_FROM_OTHERS, lambda n: -n % 192]
     found = Expressions(list(map(of_lengths, functions)), BOUNDS[0])
     ((_, _, _, position),) = found.variables
     for length in CHECKED:
@@ -183,7 +187,8 @@ BATCHES = (20, 50, 31)
 # Of a batch and a length.
 OF_BOTH: tuple[Callable[[int, int], int], ...] = (
     lambda batch, length: batch,
-    lambda batch, length: length,
+    *[lambda batch, length: length] * OFTEN,
+    lambda batch, length: -length % 48,
     lambda batch, length: batch * length,
     lambda batch, length: 4 * batch * length,
     lambda batch, length: -(-length // 48),
@@ -241,8 +246,8 @@ def test_parts_are_of_several_elements() -> None:
         assert len(Expressions([LENGTHS, column], BOUNDS[0]).variables) == 2
     lengths = (5000, 9001, 13000)
     for part in (8, 1024):
-        column = tuple(-(-n // part) for n in lengths)
-        assert len(Expressions([lengths, column], BOUNDS[0]).variables) == 1
+        column, lacking = tuple(-(-n // part) for n in lengths), tuple(-n % part for n in lengths)
+        assert len(Expressions([*[lengths] * OFTEN, column, lacking], BOUNDS[0]).variables) == 1
 
 
 # ---------------------------------------------------------------- kernels written for other sizes
