@@ -37,7 +37,8 @@ from tilewright.runtime.device import open_driver
 
 # Structures of a family that are planned for their own sizes before it is lifted.
 MIN_STATIC = 2
-# Runs of a structure with a lifted plan before it gets a plan for its own sizes.
+# Runs of a structure with a lifted plan before it gets a plan for its own sizes; at least as many as there were other
+# sizes: plans for sizes of which each comes back now and then would take longer than they save.
 MAX_RUNS = 2
 # Lifted graphs of a family: others are made where sizes exceed the bounds of the first.
 MAX_LIFTED = 8
@@ -80,6 +81,7 @@ class _Graph(NamedTuple):
 class _Family:
     samples: list[tuple[_Sample, Structure]]
     graphs: list[_Graph]
+    sizes: int = 0  # how many different ones had a lifted plan
     failures: int = 0  # to lift it; after some of them, or where a lifted graph cannot be planned, it is given up
 
 
@@ -104,7 +106,8 @@ def lifted_structure(structure: Structure) -> Lifted | None:
         return None
     key = (lifted.structure, tuple(lifted.values.items()), plan_options())
     runs = _runs.get(key) or 0
-    if runs >= MAX_RUNS:
+    family.sizes += not runs
+    if runs >= max(MAX_RUNS, family.sizes):
         return None
     _runs[key] = runs + 1
     _runs.trim()
