@@ -16,6 +16,7 @@ from tilewright import Tensor, Variable, dtypes
 from tilewright.backends.cuda.device import cuda_target
 from tilewright.base.dtype import DType
 from tilewright.graph.ops import Axis, AxisType, Ops
+from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, index_const
 from tilewright.graph.walk import toposort
 from tilewright.kernel.analysis.contraction import count, extent
@@ -49,7 +50,7 @@ class Case:
     ours: Callable[..., Tensor]
     theirs: Callable[..., Array]
     shapes: tuple[tuple[int, ...], ...]
-    op: Ops = Ops.TILE_DOT
+    op: Op = Ops.TILE_DOT
     greatest: int = GREATEST
 
     @property

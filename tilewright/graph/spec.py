@@ -122,7 +122,7 @@ class Op:
         self.has_argument = has_argument
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
+        self.name = self.name or name  # its first: it may be the default of a field of another class
 
     def __repr__(self) -> str:
         return f"Ops.{self.name}"

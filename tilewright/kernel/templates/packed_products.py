@@ -94,7 +94,9 @@ class PackedProduct(PackedNest):
         if size_of(rows) < self.target.read_streams:
             registers -= size_of(rows) - 1  # LLVM loads the element of each row before it multiplies any
         lines = self.target.l1_lines(abs(stride(self.product.left, rows) or 0) * self.product.left.dtype.itemsize)
-        max_rows = min(self.target.read_streams, max(MIN_TILE_ROWS, lines), int(rows.src[0].vmin))
+        max_rows = min(self.target.read_streams, max(MIN_TILE_ROWS, lines))
+        if not is_counted(rows):
+            max_rows = min(max_rows, int(rows.src[0].vmin))
         sharing = (self.has_neighbouring_rows(), cores, self.may_overlap, self._masked_cost())
         return choose_tile(size_of(rows), size_of(columns), self.lanes, registers, max_rows, sets, *sharing)
 
