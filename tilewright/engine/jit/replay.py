@@ -50,6 +50,8 @@ runs, MAX_NOTES = GlobalCounters.runs, GlobalCounters.MAX_NOTES
 note_run = runs.append
 # The largest result whose memory a replay keeps for the next call.
 MAX_KEPT_BYTES = 1 << 16
+# Values of variables for which the shapes of results are kept.
+MAX_KNOWN_SIZES = 256
 _Kind = tuple[Callable[[int], Any], str, DType, int, int]  # the function that allocates; device, dtype, elements, bytes
 
 
@@ -118,6 +120,8 @@ class Replay(Reader):
         self.variables = variables
         self.fixed = {name: value for execution in executions for name, value in execution.values.items()}
         self.symbolic = [number for number, output in enumerate(outputs) if is_symbolic(output.shape)]
+        self.counts = {number: element_count(outputs[number].shape) for number in self.symbolic}
+        self.known_sizes: dict[tuple[int, ...], list[tuple[Any, int]]] = {}
         self._share_arenas()
         self.parts: list[Part] = []
         launches = self._launches(roles)
@@ -262,14 +266,23 @@ class Replay(Reader):
 
     def _sized(self, made: list[Buffer], values: Mapping[str, int]) -> list[Any]:
         """The outputs with the sizes that they have in this call."""
-        known = {**self.fixed, **values}
+        key = tuple([values[name] for name in self.variables])
+        sized = self.known_sizes.get(key)
+        if sized is None:
+            known = {**self.fixed, **values}
+            sized = [
+                ((which, number, rebound(shape, known), line), rebound(self.counts[position], known))
+                for position in self.symbolic
+                for which, number, shape, line in (self.outputs[position],)
+            ]
+            if len(self.known_sizes) >= MAX_KNOWN_SIZES:
+                self.known_sizes.clear()
+            self.known_sizes[key] = sized
         outputs = list(self.outputs)
-        for position in self.symbolic:
-            which, number, shape, line = outputs[position]
-            shape = rebound(shape, known)
-            outputs[position] = (which, number, shape, line)
-            if which == 1:
-                made[number].size = element_count(shape)
+        for position, (output, count) in zip(self.symbolic, sized):
+            outputs[position] = output
+            if output[0] == 1:
+                made[output[1]].size = count
         return outputs
 
     def new_result(self, number: int) -> Buffer:
