@@ -20,6 +20,7 @@ from tilewright.nn import optim
 from tilewright.tensor.core import graph_memo
 from tilewright.tensor.core.gradient import checkpoint
 from tilewright.tensor.core.graph_memo import REMEMBERED
+from tilewright.tensor.families.networks import blocked_attention
 
 LEARNED = 4  # calls after which a graph is made from a function
 
@@ -337,3 +338,31 @@ def test_gradients_of_a_checkpoint_are_the_same() -> None:
     found = run()
     with Context(REMEMBER_GRAPHS=0):
         assert found == run()
+
+
+def test_gradients_through_attention_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its custom kernels are steps of a function of the graph, and so are those of its gradients."""
+    weight = Tensor.randn(32, 96).realize().requires_grad_()
+    derived = []
+    original = blocked_attention._Gradient.__call__
+
+    def counted(self: Any, *given: Any) -> Any:
+        derived.append(self)
+        return original(self, *given)
+
+    monkeypatch.setattr(blocked_attention._Gradient, "__call__", counted)
+
+    def slope(x: Tensor) -> Any:
+        parts = (x @ weight).reshape(1, 200, 3, 2, 16).permute(2, 0, 3, 1, 4)
+        found = parts[0].scaled_dot_product_attention(parts[1], parts[2], is_causal=True)
+        weight.grad = None
+        found.square().sum().backward()
+        assert weight.grad is not None
+        return weight.grad.numpy()
+
+    inputs = [Tensor.randn(1, 200, 32).realize() for _ in range(5)]
+    found = [slope(x) for x in inputs]
+    assert 0 < len(derived) <= 3
+    with Context(REMEMBER_GRAPHS=0):
+        for x, remembered in zip(inputs, found, strict=True):
+            np.testing.assert_array_equal(slope(x), remembered)

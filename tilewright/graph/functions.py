@@ -20,10 +20,8 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 
 # What is itself and not a function of its sources: memory and updates of it, a number that is given at launch, a value
-# on several devices, a user's kernel.
-_NO_FUNCTIONS = frozenset(
-    {Ops.BUFFER, Ops.PARAM, Ops.ASSIGN, Ops.CUSTOM_KERNEL, Ops.MULTI, Ops.COPY, Ops.VARIABLE, Ops.SIZE}
-)
+# on several devices.
+_NO_FUNCTIONS = frozenset({Ops.BUFFER, Ops.PARAM, Ops.ASSIGN, Ops.MULTI, Ops.COPY, Ops.VARIABLE, Ops.SIZE})
 
 
 class Step(NamedTuple):
@@ -100,7 +98,7 @@ def function_of(outputs: Sequence[UOp], arguments: Sequence[UOp]) -> tuple[Graph
     first = len(numbers)
     steps: dict[Step, None] = {}
     for node in order:
-        if node.op in _NO_FUNCTIONS or (symbolic.is_used and is_symbolic(node.shape)):
+        if node.op in _NO_FUNCTIONS or (symbolic.is_used and is_symbolic(node.shape)) or _is_of_user(node):
             return None
         src = node.src
         if not src:
@@ -120,6 +118,11 @@ def function_of(outputs: Sequence[UOp], arguments: Sequence[UOp]) -> tuple[Graph
         steps[step] = None
     outs = tuple([numbers[node] for node in outputs])
     return GraphFunction(len(arguments), tuple(constants), tuple(steps), outs), numbers
+
+
+def _is_of_user(node: UOp) -> bool:
+    """Whether it is a custom kernel of a user, whose gradient is a function that may do anything."""
+    return node.op is Ops.CUSTOM_KERNEL and node.arg.origin is None
 
 
 def _is_mark(node: UOp) -> bool:
