@@ -109,6 +109,7 @@ PROGRAMS: dict[str, Callable[[int], Tensor]] = {
 OWN_SIZES = {"images of a size", "sorted"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_results_do_not_depend_on_it(name: str, told: list[str]) -> None:
     program = PROGRAMS[name]

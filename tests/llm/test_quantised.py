@@ -53,6 +53,7 @@ def assert_same_bits(found: np.ndarray, wanted: np.ndarray) -> None:
     np.testing.assert_array_equal(found[numbers].view(np.uint32), wanted[numbers].view(np.uint32))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("setting", settings(), ids=lambda setting: setting.label)
 @pytest.mark.parametrize("name", sorted(TYPES))
 def test_blocks_decode_to_the_bits_of_the_library(name: str, setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
