@@ -40,6 +40,7 @@ def networks() -> list[Any]:
     return found + [pytest.param(name, {}, id=f"{name}, whole", marks=pytest.mark.slow) for name in SMALLER]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "sizes"), networks())
 def test_no_kernel_of_a_network_has_few_threads(name: str, sizes: Sizes) -> None:
     """The sums of a batch normalisation of U-Net were taken in a kernel that also stored the result in another order,
