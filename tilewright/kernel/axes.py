@@ -56,12 +56,12 @@ def symbolic_loops(view: KernelView) -> list[UOp] | None:
 
 
 def quotient_of(axis: UOp, amount: int) -> UOp | None:
-    """The number of iterations divided by an amount; None where that is not whole for all values of variables."""
-    return whole_quotient(axis.src[0], amount)
+    """`exact_quotient` of the number of iterations."""
+    return exact_quotient(axis.src[0], amount)
 
 
-def whole_quotient(size: UOp, amount: int) -> UOp | None:
-    """`quotient_of` a number of iterations."""
+def exact_quotient(size: UOp, amount: int) -> UOp | None:
+    """A size divided by an amount; None where that is not whole for all values of variables."""
     if size.is_const:
         return None if size.arg % amount else index_const(size.arg // amount)
     form = affine(size)
@@ -73,11 +73,11 @@ def whole_quotient(size: UOp, amount: int) -> UOp | None:
 
 def padded_size(axis: UOp, multiple: int) -> UOp:
     """The number of iterations, rounded up to a multiple."""
-    return multiple_of(parts_of_size(axis.src[0], multiple), multiple)
+    return multiple_of(ceil_div(axis.src[0], multiple), multiple)
 
 
-def parts_of_size(size: UOp, amount: int) -> UOp:
-    """How many parts of that many iterations a number of iterations has, the last of which may be smaller."""
+def ceil_div(size: UOp, amount: int) -> UOp:
+    """A size divided by an amount, rounded up."""
     return index_const(-(-size.arg // amount)) if size.is_const else simplify((size + (amount - 1)) // amount)
 
 

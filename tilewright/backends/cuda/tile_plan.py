@@ -40,13 +40,13 @@ class TileRing:
         return 1 if self.step is None else size_of(self.step)
 
     @property
-    def least_steps(self) -> int:
+    def min_steps(self) -> int:
         return 1 if self.step is None else int(self.step.src[0].vmin)
 
     @property
     def step_count(self) -> str:
         """The number of steps in the text: a name where it is an expression."""
-        return STEP_COUNT if self.least_steps < self.steps else str(self.steps)
+        return STEP_COUNT if self.min_steps < self.steps else str(self.steps)
 
     @property
     def registers(self) -> int:

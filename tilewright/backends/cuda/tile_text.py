@@ -128,7 +128,7 @@ def multiply_steps(ring: TileRing) -> list[str]:
     return [
         "#pragma unroll 1",
         f"for (int step = 0; step < {ahead}; step++) {{",
-        *([f"  if (step < {ring.step_count})"] if ahead > ring.least_steps else []),
+        *([f"  if (step < {ring.step_count})"] if ahead > ring.min_steps else []),
         f"  stage_step({how}step, step);",
         "  copies_sent();",
         "}",

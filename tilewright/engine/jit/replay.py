@@ -270,11 +270,10 @@ class Replay(Reader):
         sized = self.known_sizes.get(key)
         if sized is None:
             known = {**self.fixed, **values}
-            sized = [
-                ((which, number, rebound(shape, known), line), rebound(self.counts[position], known))
-                for position in self.symbolic
-                for which, number, shape, line in (self.outputs[position],)
-            ]
+            sized = []
+            for position in self.symbolic:
+                which, number, shape, line = self.outputs[position]
+                sized.append(((which, number, rebound(shape, known), line), rebound(self.counts[position], known)))
             if len(self.known_sizes) >= MAX_KNOWN_SIZES:
                 self.known_sizes.clear()
             self.known_sizes[key] = sized

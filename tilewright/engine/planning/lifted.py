@@ -81,7 +81,7 @@ class _Graph(NamedTuple):
 class _Family:
     samples: list[tuple[_Sample, Structure]]
     graphs: list[_Graph]
-    sizes: int = 0  # how many different ones had a lifted plan
+    lifted: int = 0  # the number of different sizes that had a lifted plan
     failures: int = 0  # to lift it; after some of them, or where a lifted graph cannot be planned, it is given up
 
 
@@ -106,8 +106,9 @@ def lifted_structure(structure: Structure) -> Lifted | None:
         return None
     key = (lifted.structure, tuple(lifted.values.items()), plan_options())
     runs = _runs.get(key) or 0
-    family.sizes += not runs
-    if runs >= max(MAX_RUNS, family.sizes):
+    if not runs:
+        family.lifted += 1
+    if runs >= max(MAX_RUNS, family.lifted):
         return None
     _runs[key] = runs + 1
     _runs.trim()

@@ -23,7 +23,7 @@ MIN_PART, MAX_PART = 8, 1024
 Bounds = Callable[[tuple[int, ...]], tuple[int, int]]
 
 
-def _least(numbers: tuple[int, ...]) -> int:
+def _min_bound(numbers: tuple[int, ...]) -> int:
     """Tiles of kernels need more than two iterations."""
     return LONG_SIZE if min(numbers) >= LONG_SIZE else MIN_SIZE
 
@@ -34,8 +34,8 @@ def _power_above(numbers: tuple[int, ...]) -> int:
 
 # Bounds of a variable that had these values, the widest first.
 BOUNDS: tuple[Bounds, ...] = (
-    lambda numbers: (_least(numbers), _power_above(numbers)),
-    lambda numbers: (_least(numbers), _power_above(numbers) - 1),
+    lambda numbers: (_min_bound(numbers), _power_above(numbers)),
+    lambda numbers: (_min_bound(numbers), _power_above(numbers) - 1),
     lambda numbers: (min(numbers), _power_above(numbers)),
     lambda numbers: (min(numbers), _power_above(numbers) - 1),
     lambda numbers: (min(numbers), max(numbers)),

@@ -14,11 +14,11 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import size_of
 from tilewright.kernel.axes import (
     KernelView,
+    ceil_div,
     is_counted,
     is_uniform,
     make_range,
     padded_size,
-    parts_of_size,
     quotient_of,
     view_kernel,
 )
@@ -80,7 +80,7 @@ class OptBuilder:
     def block(self, axis: UOp, amount: int) -> tuple[UOp, UOp]:
         """Splits a loop into the loop over blocks of `amount` iterations and the loop inside a block."""
         self.apply(OptOps.BLOCK, axis, amount)
-        blocks = make_range(parts_of_size(axis.src[0], amount), (*axis.arg.id, 0), axis.arg.kind)
+        blocks = make_range(ceil_div(axis.src[0], amount), (*axis.arg.id, 0), axis.arg.kind)
         return blocks, make_range(amount, (*axis.arg.id, 1), axis.arg.kind)
 
     def unroll(self, axis: UOp, amount: int) -> None:

@@ -69,6 +69,12 @@ class PackedProduct(PackedNest):
         self.may_overlap = not self.has_neighbouring_rows() and check_overlap(view, product.rows) is None
 
     @property
+    def is_open(self) -> bool:
+        """Whether the number of rows is symbolic: no divisor of it is known, by which rows would be shared among cores
+        or blocked."""
+        return not is_counted(self.product.rows)
+
+    @property
     def packs_right(self) -> bool:
         """One tile of rows uses each element of the right factor once: only the order of a panel is gained."""
         has_tiles = size_of(self.product.rows) > self._choose_tile(1).rows
@@ -95,7 +101,7 @@ class PackedProduct(PackedNest):
             registers -= size_of(rows) - 1  # LLVM loads the element of each row before it multiplies any
         lines = self.target.l1_lines(abs(stride(self.product.left, rows) or 0) * self.product.left.dtype.itemsize)
         max_rows = min(self.target.read_streams, max(MIN_TILE_ROWS, lines))
-        if not is_counted(rows):
+        if self.is_open:
             max_rows = min(max_rows, int(rows.src[0].vmin))
         sharing = (self.has_neighbouring_rows(), cores, self.may_overlap, self._masked_cost())
         return choose_tile(size_of(rows), size_of(columns), self.lanes, registers, max_rows, sets, *sharing)
@@ -110,7 +116,6 @@ class PackedProduct(PackedNest):
         rows, columns, lanes, may_overlap = self.product.rows, self.product.columns, self.lanes, self.may_overlap
         is_alone = all(axis in (rows, columns) for axis in self.view.of_kind(AxisType.LOOP))
         cores = self.target.cores if is_alone else 1
-        is_open = not is_counted(rows)
         self.sum_block = self._choose_sum_block(lanes) if may_overlap else None
         tile = self._choose_tile(cores)
         if self._packs_blocks_of_rows(lanes, tile.vectors * lanes):
@@ -133,21 +138,21 @@ class PackedProduct(PackedNest):
             self.cut("columns", columns, width)
             if tiles > 1:
                 self.block_loop("columns", amount)
-        if may_overlap and not is_open:
+        if may_overlap and not self.is_open:
             rows = self._part_rows(rows, is_by_rows)
         is_shared = utilisation(self._parts_outside(rows), cores) >= HIGH_UTILISATION or self.sum_block is not None
         is_shared = is_shared or has_overlap
         has_rest = may_overlap and is_shared and size_of(rows) % tile.rows and size_of(rows) > tile.rows
-        if is_open and tile.rows == 1:
+        if self.is_open and tile.rows == 1:
             self.loops["rows"] = rows
-        elif is_open or has_rest:
+        elif self.is_open or has_rest:
             self.overlap("rows", rows, tile.rows)
         else:
             self.cut("rows", rows, tile.rows)
         if self.dot is not None:
             self.group(self.dot.instruction.terms)
         self.is_whole = self.is_left_packed_whole()
-        if "rows" in self.loops and self.has_neighbouring_rows() and not self.is_whole and not is_open:
+        if "rows" in self.loops and self.has_neighbouring_rows() and not self.is_whole and not self.is_open:
             self.block_loop("rows", self._choose_row_block(self.loops["rows"], room // tile.rows))
         self.order(inside=self._more_rows())
         self._share()
@@ -182,8 +187,8 @@ class PackedProduct(PackedNest):
         and the memory for panels holds all columns of the right factor, or of one block of a long sum. The length of
         that block does not depend on the number of cores. The results of a short sum take longer to write than to
         compute, and would be written a short piece of each row at a time."""
-        is_plain = self.dot is None and len(self.view.reduces) == 1 and self.is_large and self.depth > SHORT_SUM
-        is_plain = is_plain and is_counted(self.product.rows)
+        is_plain = self.dot is None and len(self.view.reduces) == 1 and not self.is_open
+        is_plain = is_plain and self.is_large and self.depth > SHORT_SUM
         loops = self.view.of_kind(AxisType.LOOP)
         is_alone = all(axis in (self.product.rows, self.product.columns) for axis in loops)
         if not (is_plain and is_alone and self.has_neighbouring_rows() and self.is_right_packed()):
@@ -231,7 +236,7 @@ class PackedProduct(PackedNest):
         """Whether one block has all columns and the rows are divided among cores. The results of a short sum take
         longer to write than to compute, and blocks of columns would write a short piece of every row, on a separate
         page."""
-        is_plain = self.dot is None and len(self.view.reduces) == 1 and is_counted(self.product.rows)
+        is_plain = self.dot is None and len(self.view.reduces) == 1 and not self.is_open
         return is_plain and self.is_large and self.depth <= SHORT_SUM and tiles <= most
 
     def _choose_sum_block(self, lanes: int) -> int | None:

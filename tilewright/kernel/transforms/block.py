@@ -19,7 +19,7 @@ from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp, index_const, memory_of
 from tilewright.graph.walk import exchange_axis, size_of
 from tilewright.kernel.analysis.dependence import has_effects
-from tilewright.kernel.axes import KernelView, is_uniform, make_range, parts_of_size, quotient_of, split_axis
+from tilewright.kernel.axes import KernelView, ceil_div, is_uniform, make_range, quotient_of, split_axis
 from tilewright.kernel.transforms.common import Transform, check_amount, divisors
 
 _LOOPS = (AxisType.LOOP, AxisType.REDUCE)
@@ -62,7 +62,7 @@ def apply_block(view: KernelView, axis: UOp, amount: int) -> UOp:
     size = axis.src[0]
     if quotient_of(axis, amount) is not None:
         return split_axis(view.sink, axis, amount, axis.arg.kind)
-    blocks = make_range(parts_of_size(size, amount), (*axis.arg.id, 0), axis.arg.kind)
+    blocks = make_range(ceil_div(size, amount), (*axis.arg.id, 0), axis.arg.kind)
     inside = make_range(amount, (*axis.arg.id, 1), axis.arg.kind)
     last = index_const(size.arg - amount) if size.is_const else size - amount
     return exchange_axis(view.sink, axis, (blocks * amount).minimum(last) + inside)

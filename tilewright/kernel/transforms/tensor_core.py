@@ -21,11 +21,11 @@ from tilewright.graph.walk import exchange_axis, size_of, substitute
 from tilewright.kernel.analysis.contraction import Contraction, match_contraction
 from tilewright.kernel.axes import (
     KernelView,
+    ceil_div,
     is_counted,
     is_uniform,
     make_range,
     multiple_of,
-    parts_of_size,
     quotient_of,
 )
 from tilewright.kernel.masks import mask_axis
@@ -196,7 +196,7 @@ def _lay_out(
 ) -> UOp:
     """The axis as a tile number of the grid and an index inside the tile; iterations past its end are masked
     off."""
-    tiles = make_range(parts_of_size(axis.src[0], size), (*axis.arg.id, 0), AxisType.GLOBAL)
+    tiles = make_range(ceil_div(axis.src[0], size), (*axis.arg.id, 0), AxisType.GLOBAL)
     position = index_in_tile(tiles * size, axis.arg.id, parts, core, last)
     if quotient_of(axis, size) is not None:
         return exchange_axis(sink, axis, position)

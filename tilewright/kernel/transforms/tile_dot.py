@@ -30,12 +30,12 @@ from tilewright.kernel.analysis.contraction import Contraction, Operand, extent
 from tilewright.kernel.axes import (
     KernelView,
     add_range,
+    ceil_div,
+    exact_quotient,
     is_counted,
     make_range,
     multiple_of,
-    parts_of_size,
     quotient_of,
-    whole_quotient,
 )
 from tilewright.kernel.masks import mask_axis, masked_index
 
@@ -169,9 +169,9 @@ def apply_tiles(view: KernelView, plan: TilePlan) -> UOp:
     sides = ((plan.left, core.row_axes, core.rows), (plan.right, core.column_axes, core.columns))
     for staging, parts, size in sides:
         identity = staging.loops[0].arg.id
-        tiles.append(make_range(parts_of_size(extent(staging.loops), size), (*identity, 0), AxisType.GLOBAL))
+        tiles.append(make_range(ceil_div(extent(staging.loops), size), (*identity, 0), AxisType.GLOBAL))
         inside.append(index_in_tile(index_const(0), identity, parts, core, last))
-    steps = parts_of_size(extent(plan.summed), core.depth)
+    steps = ceil_div(extent(plan.summed), core.depth)
     step = make_range(steps, (*plan.summed[0].arg.id, 0), AxisType.REDUCE) if plan.steps > 1 else None
     total = _multiply(plan, tiles, inside, step, last)
     sink = substitute(view.sink, {contraction.reduce: total})
@@ -220,11 +220,11 @@ def _lay_out(sink: UOp, loops: tuple[UOp, ...], position: UOp, size: int) -> UOp
     """The kernel with the loops flattened into one, and that exchanged for `position` in tiles of a size; past its end
     it is masked off."""
     total = extent(loops)
-    flat = make_range(multiple_of(parts_of_size(total, size), size), loops[0].arg.id, AxisType.LOOP)
+    flat = make_range(multiple_of(ceil_div(total, size), size), loops[0].arg.id, AxisType.LOOP)
     coordinates = decode(loops, flat, 1)
     for loop in loops:
         sink = exchange_axis(sink, loop, coordinates[loop])
-    if whole_quotient(total, size) is None:
+    if exact_quotient(total, size) is None:
         sink = mask_axis(sink, flat, flat < total)
     return exchange_axis(simplify(sink), flat, position)
 
@@ -234,7 +234,7 @@ def decode(loops: tuple[UOp, ...], number: UOp, lanes: int, lane: UOp | None = N
     found: dict[UOp, UOp] = {}
     for position, loop in enumerate(reversed(loops)):
         unit = lanes if position == 0 else 1
-        size = whole_quotient(loop.src[0], unit)
+        size = exact_quotient(loop.src[0], unit)
         digit = number
         if position < len(loops) - 1:
             assert size is not None
@@ -305,15 +305,15 @@ def _copy(
     coordinates |= decode(plan.summed, total_summed, units[1], lanes_of[1])
     value = substitute(staging.operand.value, coordinates)
     bounds, length = [], extent(plan.summed)
-    if whole_quotient(extent(staging.loops), size) is None:
-        bounds.append(total_own < parts_of_size(extent(staging.loops), units[0]))
-    if whole_quotient(length, core.depth) is None:
-        bounds.append(total_summed < parts_of_size(length, units[1]))
+    if exact_quotient(extent(staging.loops), size) is None:
+        bounds.append(total_own < ceil_div(extent(staging.loops), units[0]))
+    if exact_quotient(length, core.depth) is None:
+        bounds.append(total_summed < ceil_div(length, units[1]))
     for bound in bounds:
         value = _mask_loads(value, bound)
     if bounds and value.op is not Ops.LOAD:
         value = (bounds[0] & bounds[1] if len(bounds) > 1 else bounds[0]).where(value, const(value.dtype, 0))
-    if lane is not None and staging.is_summed_fast and whole_quotient(length, lanes) is None:
+    if lane is not None and staging.is_summed_fast and exact_quotient(length, lanes) is None:
         value = (total_summed * lanes + lane < length).where(value, const(value.dtype, 0))
     at = [_element(digit, unit, each) for digit, unit, each in zip((own, summed), units, lanes_of)]
     version = memory
